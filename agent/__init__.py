@@ -1,0 +1,1 @@
+"""One Tallyring agent: the replica of a ring that serves one region."""

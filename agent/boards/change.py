@@ -1,0 +1,127 @@
+"""Changes of boards: the cells that a definition, a reset or a retirement writes. Pure.
+
+Every change is one or two cells of the board's member in the boards' space, written by the agent
+that took the request; catalog.py says how the cells of all agents resolve to one board.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from agent.boards import definition as definitions
+from agent.boards.catalog import GENERATION_SHIFT, Board, Catalog
+from agent.boards.definition import COUNTERS, Definition
+from agent.crdt.cell import Key, Value
+from agent.crdt.slot import Kind, slot_of_name, slot_of_one
+from agent.crdt.space import BOARDS_SPACE
+from agent.errors import Conflict, TooLarge
+from agent.limits import BOARDS_MAX
+
+Writes: TypeAlias = list[tuple[Key, Value]]
+
+
+def keys_of(name: str, agent: str) -> tuple[Key, Key]:
+    """The two cells of a board that an agent may write: its definition, and the generation."""
+    member = name.encode()
+    return (
+        (BOARDS_SPACE, member, slot_of_name(Kind.DEFINITION, agent)),
+        (BOARDS_SPACE, member, slot_of_one(Kind.GENERATION)),
+    )
+
+
+def next_version(catalog: Catalog, name: str, definition: Definition) -> tuple[int, int] | None:
+    """(generation, version) under which `definition` would be in force; None if it already is.
+
+    Raises:
+        Conflict: (`board_conflict`) what the stored numbers depend on would change; or the board
+            is built in, or was defined by a newer version of the agent.
+        TooLarge: the catalog is full.
+    """
+    if name == COUNTERS:
+        raise _built_in()
+    board = catalog.find(name)
+    if board is None:
+        if len(catalog) >= BOARDS_MAX:
+            raise TooLarge(f"boards: {BOARDS_MAX} are known, which is the limit")
+        return 0, 1
+    if board.retired:
+        return board.generation + 1, 1
+    if board.definition is None:
+        raise Conflict(
+            "board_conflict",
+            f"board: {name!r} was defined by a newer version of the agent",
+            hint="upgrade this agent first",
+        )
+    if definition == board.definition:
+        return None
+    definitions.changeable(board.definition, definition, name)
+    return board.generation, board.version + 1
+
+
+def define(catalog: Catalog, agent: str, name: str, new: Definition, hlc: int) -> Writes:
+    """The cells that define or change a board; none where nothing changes.
+
+    Args:
+        hlc: the hybrid time of the change.
+
+    Raises:
+        Conflict, TooLarge: as `next_version`; nothing is to be written.
+    """
+    version = next_version(catalog, name, new)
+    if version is None:
+        return []
+    board = catalog.find(name)
+    writes = [_definition(board, agent, name, *version, new, hlc)]
+    if board is not None and board.retired:
+        writes.insert(0, _generation(name, agent, version[0]))
+    return writes
+
+
+def reset(catalog: Catalog, agent: str, name: str, new: Definition | None, hlc: int) -> Writes:
+    """The cells that start a new generation of a board, with a new definition if one is given.
+
+    Raises:
+        NotFound: (`unknown_board`).
+        Conflict: (`board_conflict`) a definition for a built-in board.
+    """
+    board = catalog.board(name)
+    writes = [_generation(name, agent, board.generation + 1)]
+    if new is not None:
+        if name == COUNTERS:
+            raise _built_in()
+        writes.append(_definition(board, agent, name, board.generation + 1, 1, new, hlc))
+    return writes
+
+
+def retire(catalog: Catalog, agent: str, name: str, hlc: int) -> Writes:
+    """The cell that retires a board.
+
+    Raises:
+        NotFound: (`unknown_board`).
+        Conflict: (`board_conflict`) the board is built in.
+    """
+    board = catalog.board(name)
+    if name == COUNTERS:
+        raise _built_in()
+    return [_definition(board, agent, name, board.generation, board.version + 1, None, hlc)]
+
+
+def _generation(name: str, agent: str, number: int) -> tuple[Key, Value]:
+    return keys_of(name, agent)[1], (number, 0, b"")
+
+
+def _definition(
+    board: Board | None,
+    agent: str,
+    name: str,
+    generation: int,
+    version: int,
+    new: Definition | None,
+    hlc: int,
+) -> tuple[Key, Value]:
+    body = definitions.to_body(new, {} if board is None else board.seen())
+    return keys_of(name, agent)[0], ((generation << GENERATION_SHIFT) | version, hlc, body)
+
+
+def _built_in() -> Conflict:
+    return Conflict("board_conflict", "board: 'counters' is built in and can't be redefined")

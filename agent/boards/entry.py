@@ -1,0 +1,108 @@
+"""Entries: what a game's backend writes, and the checks that need no board."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from agent.errors import Malformed, OutOfRange
+from agent.limits import AHEAD_MS_MAX, MEMBER_BYTES_MAX, SCORE_MAX, TIME_MS_MAX, TIME_MS_MIN
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One write: `add` on a `sum` board, `score` on a `best` or `latest` one.
+
+    `at` is the time of the event (RFC 3339 or ms since 1970); without it, the agent's clock.
+    `data` is up to 1 KiB of JSON, shown with the score. Numbers may be written as `236.0`.
+    """
+
+    member: str
+    add: int | float | None = None
+    score: int | float | None = None
+    at: int | float | str | None = None
+    key: str | None = None
+    data: Any = None
+
+
+class BoardEntry(Entry, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """An entry that names its board: for batches over several boards."""
+
+    board: str
+
+
+def name_bytes(name: str, field: str = "member") -> bytes:
+    """The UTF-8 bytes of a member's or a counter's name.
+
+    Raises:
+        Malformed: empty, over 256 bytes, or with a NUL or an unpaired surrogate.
+    """
+    try:
+        data = name.encode()
+    except UnicodeEncodeError:
+        raise Malformed(f"{field}: not valid Unicode (an unpaired surrogate)") from None
+    if not data:
+        raise Malformed(f"{field}: empty; 1 to {MEMBER_BYTES_MAX} bytes of UTF-8 are needed")
+    if len(data) > MEMBER_BYTES_MAX:
+        raise Malformed(f"{field}: {len(data)} bytes of UTF-8, at most {MEMBER_BYTES_MAX}")
+    if b"\0" in data:
+        raise Malformed(f"{field}: holds a NUL character")
+    return data
+
+
+def integer(number: int | float, field: str) -> int:
+    """The integer behind a JSON number; `236.0` is one, `236.5` is not.
+
+    Raises:
+        Malformed: not an integer.
+        OutOfRange: beyond +-(2**53 - 1).
+    """
+    if isinstance(number, float):
+        if not number.is_integer():
+            raise Malformed(f"{field}: {number!r} is not an integer")
+        number = int(number)
+    if not -SCORE_MAX <= number <= SCORE_MAX:
+        raise OutOfRange(
+            "out_of_range", f"{field}: {number} is beyond the limit of +-{SCORE_MAX} (2^53 - 1)"
+        )
+    return number
+
+
+def time_ms(at: int | float | str, now_ms: int, field: str = "at") -> int:
+    """The time of an event in ms since 1970, from RFC 3339 or integer milliseconds.
+
+    Raises:
+        Malformed: not a time, or one without an offset from UTC.
+        OutOfRange: further than 60 s ahead of `now_ms`, or beyond the years RFC 3339 can write.
+    """
+    if isinstance(at, str):
+        try:
+            moment = datetime.fromisoformat(at)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None or "T" not in at.upper():
+            raise Malformed(
+                f"{field}: {at[:40]!r} is not an RFC 3339 time",
+                hint="for example 2026-11-30T13:00:00Z, or integer milliseconds since 1970",
+            )
+        ms = (moment - _EPOCH) // _MILLISECOND
+    else:
+        ms = integer(at, field)
+    if not TIME_MS_MIN <= ms <= TIME_MS_MAX:
+        raise OutOfRange("out_of_range", f"{field}: {ms} ms is outside the years 1 to 9999")
+    if ms > now_ms + AHEAD_MS_MAX:
+        raise OutOfRange(
+            "out_of_range",
+            f"{field}: {ms - now_ms} ms ahead of this agent's clock, at most {AHEAD_MS_MAX}",
+        )
+    return ms
+
+
+def rfc3339(ms: int) -> str:
+    """A time in ms since 1970 as RFC 3339 in UTC, with milliseconds."""
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

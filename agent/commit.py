@@ -1,0 +1,356 @@
+"""The one pipeline: every change of the state, of a client or of a peer, goes through here.
+
+`Committer` runs one batch: load what it touches, apply it (pure), make the outcome durable. It is
+synchronous and has no clock; the simulator drives it with an in-memory store. `CommitQueue` is its
+thread: callers on the event loop submit operations to a bounded queue, the thread takes all that
+wait as one batch (group commit), and only after the commit are answers given and listeners told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from agent.apply import (
+    Alarms,
+    Answer,
+    Merge,
+    Operation,
+    Outcome,
+    State,
+    WorkingSet,
+    Write,
+    apply,
+    changes_catalog,
+    wanted,
+)
+from agent.boards.tally import MemberKey
+from agent.crdt.cell import Key
+from agent.errors import Indefinite, Refused, Unavailable
+
+Name = TypeVar("Name")
+Cached = TypeVar("Cached")
+
+# Two generations of this many entries each: about 30 MB at the most, whatever the cells.
+CACHE_ENTRIES_MAX = 16_384
+# What one transaction takes at the most: bounds how long a write waits for the one before.
+BATCH_COST_MAX = 20_000
+# What may wait: about a second of work. Full means 503 `busy`, and nothing was stored.
+QUEUE_COST_MAX = 200_000
+
+
+class Store(Protocol):
+    """Where a Committer keeps its state."""
+
+    uncertain: bool
+
+    def state(self) -> State:
+        """The durable state."""
+
+    def load(self, cells: Iterable[Key], members: Iterable[MemberKey]) -> WorkingSet:
+        """The wanted cells and totals; None for those never written."""
+
+    def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
+        """Make an outcome durable, all of it or nothing."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+class TwoGenerations(dict[Name, Cached]):
+    """A bounded cache: what was not used for a while is dropped, a generation at a time."""
+
+    def __init__(self, entries_max: int) -> None:
+        super().__init__()
+        self._entries_max = entries_max
+        self._old: dict[Name, Cached] = {}
+
+    def __missing__(self, name: Name) -> Cached:
+        value = self._old[name]
+        self.keep({name: value})
+        return value
+
+    def keep(self, values: dict[Name, Cached]) -> None:
+        """Keep these, newest; the older generation goes when this one is full."""
+        self.update(values)
+        if len(self) > self._entries_max:
+            self._old = dict(self)
+            self.clear()
+
+    def drop(self) -> None:
+        """Forget everything."""
+        self._old = {}
+        self.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a batch did.
+
+    state: the durable state after it.
+    answers: one for each operation, in order; errors are answers too.
+    own: whether this agent's own cells changed (its peers should be told).
+    rows: how many cells changed.
+    """
+
+    state: State
+    answers: list[Answer | Indefinite]
+    own: bool = False
+    rows: int = 0
+    alarms: Alarms = field(default_factory=Alarms)
+
+
+class Committer:
+    """Runs batches over a store, one after the other, on one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.state = store.state()
+        self._cells: TwoGenerations[Key, object] = TwoGenerations(CACHE_ENTRIES_MAX)
+        self._totals: TwoGenerations[MemberKey, object] = TwoGenerations(CACHE_ENTRIES_MAX)
+
+    def run(self, operations: Sequence[Operation], now_ms: int) -> Commit:
+        """Apply operations in order and make them durable.
+
+        An operation that changes the catalog is a transaction of its own, so that what the others
+        load is known before. If the store fails, the operations of that transaction are answered
+        with an error that says whether anything was stored, and the next ones go on.
+        """
+        answers: list[Answer | Indefinite] = []
+        first = self.state
+        own, rows, alarms = False, 0, Alarms()
+        for run in _runs(operations):
+            before = self.state
+            try:
+                outcome = self._run(run, now_ms)
+            except sqlite3.Error as error:
+                answers += [self._failed(error)] * len(run)
+                continue
+            answers += outcome.answers
+            rows += len(outcome.rows)
+            own = own or self.state.seq != before.seq
+            alarms.covered_changed += outcome.alarms.covered_changed
+            alarms.forked += outcome.alarms.forked
+            alarms.peer_ahead += outcome.alarms.peer_ahead
+        assert self.state.lsn >= first.lsn
+        return Commit(self.state, answers, own, rows, alarms)
+
+    def _run(self, operations: Sequence[Operation], now_ms: int) -> Outcome:
+        loaded = self._load(*wanted(self.state, operations))
+        outcome = apply(self.state, loaded, operations, now_ms)
+        if outcome.durable_change(self.state):
+            cells = loaded.cells
+            new_cells = sum(1 for row in outcome.rows if cells[row[:3]] is None)
+            self._store.commit(self.state, outcome, new_cells)
+            self._cells.keep({row[:3]: row for row in outcome.rows})
+            self._totals.keep(dict(outcome.totals))
+        self.state = outcome.state
+        return outcome
+
+    def _load(self, cells: set[Key], members: set[MemberKey]) -> WorkingSet:
+        """The working set: from the cache where it is there, else from the store."""
+        hot_cells, missing_cells = _split(self._cells, cells)
+        hot_totals, missing_totals = _split(self._totals, members)
+        if missing_cells or missing_totals:
+            cold = self._store.load(missing_cells, missing_totals)
+            self._cells.keep(dict(cold.cells))
+            self._totals.keep(dict(cold.totals))
+            hot_cells.update(cold.cells)
+            hot_totals.update(cold.totals)
+        return WorkingSet(hot_cells, hot_totals)  # type: ignore[arg-type]  # one cache class
+
+    def _failed(self, error: sqlite3.Error) -> Refused | Indefinite:
+        """The answer to operations whose transaction failed."""
+        self._cells.drop()
+        self._totals.drop()
+        hint = "see the agent's log; reads go on"
+        if not self._store.uncertain:
+            return Unavailable("busy", f"the store refused the write: {error}", hint=hint)
+        self.state = self._store.state()
+        return Indefinite(f"the store failed while committing: {error}", hint=hint)
+
+
+def _split(
+    cache: TwoGenerations[Name, Cached], names: set[Name]
+) -> tuple[dict[Name, Cached], list[Name]]:
+    hot: dict[Name, Cached] = {}
+    missing: list[Name] = []
+    for name in names:
+        try:
+            hot[name] = cache[name]
+        except KeyError:
+            missing.append(name)
+    return hot, missing
+
+
+def _runs(operations: Sequence[Operation]) -> Iterable[Sequence[Operation]]:
+    """Cut a batch so that each part meets one catalog."""
+    run: list[Operation] = []
+    for operation in operations:
+        if changes_catalog(operation):
+            if run:
+                yield run
+            yield [operation]
+            run = []
+        else:
+            run.append(operation)
+    if run:
+        yield run
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a submitter gets back: the answer, and the durable state that includes it."""
+
+    answer: Answer
+    state: State
+
+
+def cost_of(operation: Operation) -> int:
+    """How much work an operation is, in entries or rows."""
+    match operation:
+        case Write(groups):
+            return sum(len(group.entries) for group in groups)
+        case Merge(_, chunk):
+            return len(chunk.rows) + 1
+        case _:
+            return 1
+
+
+Waiting = tuple[Operation, "asyncio.Future[Receipt]", int]
+
+
+class CommitQueue:
+    """The writer thread, and the bounded queue in front of it.
+
+    Args:
+        committer: used by the thread alone from `start` on.
+        now_ms: the agent's clock.
+        on_commit: told on the event loop after each batch that changed something, before its
+            answers are given.
+    """
+
+    def __init__(
+        self,
+        committer: Committer,
+        now_ms: Callable[[], int],
+        on_commit: Callable[[Commit], None],
+    ) -> None:
+        self._committer = committer
+        self._now_ms = now_ms
+        self._on_commit = on_commit
+        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._waiting_cost = 0
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._write, name="tallyring-writer", daemon=True)
+        self._ended: asyncio.Future[None] | None = None
+        self.state = committer.state
+
+    def start(self) -> None:
+        """Start the writer thread. Call on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._thread.start()
+
+    async def submit(self, operation: Operation) -> Receipt:
+        """Have an operation applied and made durable.
+
+        Raises:
+            Refused: nothing was stored; `busy` where the queue is full or the agent is stopping.
+            Indefinite: the store failed while committing.
+        """
+        cost = cost_of(operation)
+        if self._waiting_cost + cost > QUEUE_COST_MAX or self._closed:
+            why = "this agent is stopping" if self._closed else "too many writes are waiting"
+            raise Unavailable("busy", why, hint="try again in a second")
+        assert self._loop is not None
+        future: asyncio.Future[Receipt] = self._loop.create_future()
+        self._waiting_cost += cost
+        self._queue.put((operation, future, cost))
+        return await future
+
+    @property
+    def waiting_cost(self) -> int:
+        """How many entries and rows wait to be committed."""
+        return self._waiting_cost
+
+    async def stop(self) -> None:
+        """Refuse new operations, commit those that wait, and end the thread.
+
+        Raises:
+            Exception: what ended the thread, if it was not this call.
+        """
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        assert self._ended is not None
+        await asyncio.shield(self._ended)
+
+    async def watch(self) -> None:
+        """Return when the thread has ended; raise what ended it."""
+        assert self._ended is not None
+        await asyncio.shield(self._ended)
+
+    def _write(self) -> None:
+        """The writer thread."""
+        assert self._loop is not None
+        failure: BaseException | None = None
+        batch: list[Waiting] = []
+        try:
+            while batch := self._take():
+                commit = self._committer.run([item[0] for item in batch], self._now_ms())
+                self._loop.call_soon_threadsafe(self._publish, batch, commit)
+        except BaseException as error:  # noqa: BLE001 -- handed to `watch`, which ends the agent
+            failure = error
+        self._loop.call_soon_threadsafe(self._end, batch, failure)
+
+    def _take(self) -> list[Waiting]:
+        """Wait for an operation, then take all that wait, up to a bound; empty ends the thread."""
+        first = self._queue.get()
+        if first is None:
+            return []
+        batch, cost = [first], first[2]
+        for _ in range(self._queue.qsize()):
+            item = self._queue.get()
+            if item is None:
+                self._queue.put(None)
+                break
+            batch.append(item)
+            cost += item[2]
+            if cost >= BATCH_COST_MAX:
+                break
+        return batch
+
+    def _publish(self, batch: list[Waiting], commit: Commit) -> None:
+        """Make a commit visible, tell the listeners, answer: in this order, on the event loop."""
+        self.state = commit.state
+        self._on_commit(commit)
+        for (_, future, cost), answer in zip(batch, commit.answers, strict=True):
+            self._waiting_cost -= cost
+            if future.done():
+                continue
+            if isinstance(answer, Refused | Indefinite):
+                future.set_exception(answer)
+            else:
+                future.set_result(Receipt(answer, commit.state))
+
+    def _end(self, batch: list[Waiting], failure: BaseException | None) -> None:
+        self._closed = True
+        assert self._ended is not None
+        for _, future, _ in batch:
+            if not future.done():
+                future.set_exception(Indefinite("the writer failed; the agent is stopping"))
+        while not self._queue.empty():
+            item = self._queue.get()
+            if item is not None and not item[1].done():
+                item[1].set_exception(Unavailable("busy", "this agent is stopping"))
+        if failure is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(failure)

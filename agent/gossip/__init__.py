@@ -1,0 +1,1 @@
+"""Gossip: the thin rim around agent/exchange.py. Messages, their proof, and when to exchange."""

@@ -1,0 +1,1 @@
+"""Where cells are kept: one SQLite file, one writer, readers on snapshots."""

@@ -1,0 +1,126 @@
+"""Reading one consistent state of the SQLite file, within one read transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+
+from agent.boards.tally import MemberKey
+from agent.crdt import counter
+from agent.crdt.cell import Row, Value
+from agent.crdt.counter import Total
+from agent.crdt.slot import COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.exchange import Cursor
+
+_LOG = """
+SELECT l.lsn, c.space, c.member, c.slot, c.major, c.minor, c.body, c.inc, c.seq
+FROM (SELECT * FROM log WHERE lsn > ? ORDER BY lsn LIMIT ?) AS l
+LEFT JOIN cells AS c
+  ON c.space = l.space AND c.member = l.member AND c.slot = l.slot AND c.lsn = l.lsn
+ORDER BY l.lsn
+"""
+_ROW = "SELECT member, slot, major, minor, body, inc, seq FROM cells"
+
+
+class SqliteSnapshot:
+    """One consistent state. Valid inside the transaction that it was made in (rule S)."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+        self.newest_lsn: int = connection.execute("SELECT lsn FROM state").fetchone()[0]
+
+    @property
+    def vv(self) -> Mapping[int, int]:
+        """The version vector of this state."""
+        return dict(self._db.execute("SELECT inc, seq FROM vv"))
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]:
+        """By agent, the cursor on its log."""
+        found = self._db.execute("SELECT agent, log, lsn FROM cursors")
+        return {agent: Cursor(log, lsn) for agent, log, lsn in found}
+
+    def log_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None]]:
+        """At most `limit` log entries above `lsn`, in order; None for a superseded one."""
+        spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
+        for at, space, *rest in self._db.execute(_LOG, (lsn, limit)):
+            yield at, None if space is None else Row(spaces[space], *rest)
+
+    def _space_id(self, space: bytes) -> int | None:
+        found = self._db.execute("SELECT id FROM spaces WHERE space = ?", (space,)).fetchone()
+        return None if found is None else found[0]
+
+    def rows_in(self, space: bytes) -> list[Row]:
+        """All rows of one of the agents' own spaces (`~boards`, `~ring`): these are small."""
+        found = self._db.execute(f"{_ROW} WHERE space = ?", (self._space_id(space),))
+        return [Row(space, *columns) for columns in found]
+
+    def slots_of(self, space: bytes, member: bytes) -> list[tuple[bytes, Value]]:
+        """All cells of one member, as (slot, value)."""
+        found = self._db.execute(
+            "SELECT slot, major, minor, body FROM cells WHERE space = ? AND member = ?",
+            (self._space_id(space), member),
+        )
+        return [(slot, (major, minor, body)) for slot, major, minor, body in found]
+
+    def totals_of(self, members: Iterable[MemberKey]) -> dict[MemberKey, Total]:
+        """The totals of those members that have counter slots."""
+        ids = {space: key for key, space in self._db.execute("SELECT id, space FROM spaces")}
+        found = {}
+        for key in members:
+            space = ids.get(key[0])
+            if space is not None:
+                total = total_of_member(self._db, space, key[1])
+                if total is not None:
+                    found[key] = total
+        return found
+
+    def members_after(
+        self, space: bytes, member: bytes, cells_max: int
+    ) -> list[tuple[bytes, list[tuple[bytes, Value]]]]:
+        """The next members of a space in the order of their names, each with all of its cells.
+
+        About `cells_max` cells are read, and at least one member; an empty list ends the scan.
+        """
+        found = self._db.execute(
+            "SELECT member, slot, major, minor, body FROM cells"
+            " WHERE space = ? AND member > ? ORDER BY member, slot LIMIT ?",
+            (self._space_id(space), member, cells_max),
+        ).fetchall()
+        members = [
+            (name, [(slot, (major, minor, body)) for _, slot, major, minor, body in cells])
+            for name, cells in groupby(found, key=itemgetter(0))
+        ]
+        if len(found) == cells_max:  # the last member may have been cut
+            last = members.pop()[0]
+            if not members:
+                members = [(last, self.slots_of(space, last))]
+        return members
+
+    def count_members(self, space: bytes, limit: int) -> int:
+        """How many members a space has, counted up to `limit`."""
+        found = self._db.execute(
+            "SELECT count(*) FROM (SELECT DISTINCT member FROM cells WHERE space = ? LIMIT ?)",
+            (self._space_id(space), limit),
+        )
+        return int(found.fetchone()[0])
+
+
+def total_of_member(db: sqlite3.Connection, space: int, member: bytes) -> Total | None:
+    """A member's total: its row in `totals`, else what its only counter slot holds."""
+    row = db.execute(
+        "SELECT score, reached_ms, rose, slots FROM totals WHERE space = ? AND member = ?",
+        (space, member),
+    ).fetchone()
+    if row is not None:
+        return Total(row[0], row[1], bool(row[2]), row[3])
+    return counter.total_of(
+        (slot[0], (major, minor, b""))
+        for slot, major, minor in db.execute(
+            "SELECT slot, major, minor FROM cells"
+            " WHERE space = ? AND member = ? AND slot >= ? AND slot < ?",
+            (space, member, COUNTER_SLOTS_FROM, COUNTER_SLOTS_BEFORE),
+        )
+    )
