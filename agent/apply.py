@@ -343,9 +343,9 @@ class _Draft:
         old = None
         if current is not None:
             old = current[3:6]
+            if value != old and row[6:] == current[6:]:
+                self.alarms.forked += 1
             if value <= old:
-                if value != old and row[6:] == current[6:]:
-                    self.alarms.forked += 1
                 return False
         if row.seq <= self.state.vv.get(row.inc, 0):
             self.alarms.covered_changed += 1

@@ -251,6 +251,7 @@ class CommitQueue:
         self._thread = threading.Thread(target=self._write, name="tallyring-writer", daemon=True)
         self._ended: asyncio.Future[None] | None = None
         self.state = committer.state
+        self.refusing = ""  # why writes are refused for now (a full disk, say); empty: they are not
 
     def start(self) -> None:
         """Start the writer thread. Call on the event loop."""
@@ -266,9 +267,11 @@ class CommitQueue:
             Indefinite: the store failed while committing.
         """
         cost = cost_of(operation)
-        if self._waiting_cost + cost > QUEUE_COST_MAX or self._closed:
-            why = "this agent is stopping" if self._closed else "too many writes are waiting"
-            raise Unavailable("busy", why, hint="try again in a second")
+        if self._closed or self.refusing or self._waiting_cost + cost > QUEUE_COST_MAX:
+            why = "this agent is stopping" if self._closed else self.refusing
+            raise Unavailable(
+                "busy", why or "too many writes are waiting", hint="try again in a second"
+            )
         assert self._loop is not None
         future: asyncio.Future[Receipt] = self._loop.create_future()
         self._waiting_cost += cost

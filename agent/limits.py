@@ -13,8 +13,9 @@ SCORE_MAX = 2**53 - 1
 # slots of this size still add up below 2**63, so a total always fits SQLite's integer.
 COUNTER_SLOT_MAX = 2**56 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-# `at` in ms since 1970: what RFC 3339 can write (years 1 to 9999) lies inside.
-TIME_MS_MIN, TIME_MS_MAX = -(2**46), 2**46
+# `at` in ms since 1970: from the first year that RFC 3339 can write to the last (4199) that fits
+# a hybrid time, which is 2**16 times as great and a 64-bit integer.
+TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 2**46
 # How far ahead of this agent's clock an entry's `at` may be: clocks of game servers are a
 # little off; a time from tomorrow would win `latest` boards for a day.
 AHEAD_MS_MAX = 60_000

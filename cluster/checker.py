@@ -1,9 +1,9 @@
 """The checker knows the right answer: it compares every score and every rank in every region.
 
-Each region is read twice, over its agent's HTTP API (all pages, then members one by one) and straight
-from its Redis, the way a game server would. Composite scores are decoded with the documented formula,
-worked out in cluster/expected.py and held against the `:meta` that the agent publishes. That all
-regions agree is never enough: they are held against the expectation.
+Each region is read twice, over its agent's HTTP API (all pages, then members one by one) and
+straight from its Redis, the way a game server would. Composite scores are decoded with the
+documented formula, worked out in cluster/expected.py and held against the `:meta` that the agent
+publishes. That all regions agree is never enough: they are held against the expectation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -197,12 +197,13 @@ async def check_redis(region: Region, expectation: Expectation) -> Verdict:
             rows: list[tuple[bytes, float]] = []
             while True:
                 stop = len(rows) + REDIS_PAGE - 1
-                page = await redis.zrange(key, len(rows), stop, desc=not spec.low, withscores=True)
-                rows += [(member, score) for member, score in page]
+                found = await redis.zrange(key, len(rows), stop, desc=not spec.low, withscores=True)
+                page = cast("list[tuple[bytes, float]]", found)
+                rows += page
                 if len(page) < REDIS_PAGE:
                     break
             compare_board(where, expectation.places(name), from_redis(spec, rows), verdict)
-            meta = await redis.hgetall(f"{key}:meta")
+            meta = cast("dict[bytes, bytes]", await redis.hgetall(f"{key}:meta"))
             if expectation.places(name):
                 compare_meta(where, spec, meta, verdict)
         names = list(expectation.counters)

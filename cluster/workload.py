@@ -14,8 +14,8 @@ the columns
     data     optional, beside `score`: JSON, shown with the score
 
 Boards come from a JSON file `{"board": {"rule": ..., "order": ..., "ties": ..., ...}}` in the form
-of PUT /v1/boards/{board}; those that it does not name are taken as `sum` (rows with `add`) or `best`
-(rows with `score`), with ties `member`. A row that adds 0 is skipped: it changes no total.
+of PUT /v1/boards/{board}; those that it does not name are taken as `sum` (rows with `add`) or
+`best` (rows with `score`), with ties `member`. A row that adds 0 is skipped: it changes no total.
 """
 
 from __future__ import annotations
@@ -60,9 +60,17 @@ class Row:
 class Workload(Protocol):
     """An input: which regions and boards it needs, and its rows in order."""
 
-    regions: tuple[str, ...]
-    boards: Mapping[str, BoardSpec]
-    rows_total: int
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions that write."""
+
+    @property
+    def boards(self) -> Mapping[str, BoardSpec]:
+        """The boards by name."""
+
+    @property
+    def rows_total(self) -> int:
+        """How many rows there are."""
 
     def rows(self) -> Iterator[Row]:
         """All rows, from the first; may be called again."""

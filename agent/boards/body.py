@@ -57,5 +57,5 @@ def unpack(body: bytes) -> Any:
         return None
     try:
         return msgpack.unpackb(body, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException, RecursionError):
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
         return None

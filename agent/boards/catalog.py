@@ -19,7 +19,7 @@ from agent.crdt import document
 from agent.crdt.cell import Row, Value
 from agent.crdt.slot import Kind, name_of
 from agent.crdt.space import BOARD_NAME, BOARDS_SPACE, Space, encode_space
-from agent.errors import NotFound, OutOfRange
+from agent.errors import Malformed, NotFound, OutOfRange
 
 GENERATION_SHIFT = 32
 BoardCells: TypeAlias = Mapping[bytes, Value]
@@ -40,7 +40,8 @@ class Board:
     """One board as its cells define it.
 
     `version` counts from 1 in each generation and is 0 for a built-in board. `definition` is None
-    for a board that is retired, or that only a newer version of the agent can read.
+    for a board that is retired, that only a newer version of the agent can read, or of which only
+    the generation has arrived so far (readable, not retired).
     """
 
     name: str
@@ -106,7 +107,7 @@ def _board(
         try:
             scale = scale_of(known)
             spaces["all"] = _space(name, generation, known)
-        except OutOfRange:
+        except (OutOfRange, Malformed):  # a generation beyond 32 bits has no space
             known = None
     return Board(
         name=name,
@@ -114,7 +115,7 @@ def _board(
         version=version,
         agent=agent,
         definition=known,
-        retired=content.readable and content.definition is None,
+        retired=content.readable and content.definition is None and _is_defined(cells),
         readable=content.readable and known is content.definition,
         scale=scale,
         spaces=spaces,
@@ -129,15 +130,16 @@ def _overruled(
     content = definitions.from_body(value[2])
     if content.definition is None or content.definition == winner:
         return ()
-    generation = value[0] >> GENERATION_SHIFT
-    return (
-        Overruled(
-            agent=name_of(slot),
-            version=value[0] & (2**GENERATION_SHIFT - 1),
-            definition=content.definition,
-            space=_space(name, generation, content.definition),
-        ),
-    )
+    try:
+        space = _space(name, value[0] >> GENERATION_SHIFT, content.definition)
+    except Malformed:
+        return ()
+    version = value[0] & (2**GENERATION_SHIFT - 1)
+    return (Overruled(name_of(slot), version, content.definition, space),)
+
+
+def _is_defined(cells: BoardCells) -> bool:
+    return any(slot[0] == Kind.DEFINITION for slot in cells)
 
 
 def _space(name: str, generation: int, definition: Definition) -> bytes:
@@ -177,9 +179,9 @@ class Catalog:
         board = self._boards.get(name)
         if board is not None and board.definition is not None:
             return board
-        if board is None:
+        if board is None or (board.readable and not board.retired):
             hint = "define it with PUT /v1/boards/{board}; a new definition may still be on its way"
-        elif board.readable:
+        elif board.retired:
             hint = "it was retired; PUT /v1/boards/{board} starts it anew"
         else:
             hint = "it was defined by a newer version of the agent: upgrade this one"

@@ -1,7 +1,9 @@
 """Changes of boards: the cells that a definition, a reset or a retirement writes. Pure.
 
 Every change is one or two cells of the board's member in the boards' space, written by the agent
-that took the request; catalog.py says how the cells of all agents resolve to one board.
+that took the request; catalog.py says how the cells of all agents resolve to one board. The
+definition comes first: it names its generation, so a peer that has read the log up to between the
+two still sees the board whole.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ def next_version(catalog: Catalog, name: str, definition: Definition) -> tuple[i
         return 0, 1
     if board.retired:
         return board.generation + 1, 1
+    if board.definition is None and board.readable:  # its definition is still on its way
+        return board.generation, 1
     if board.definition is None:
         raise Conflict(
             "board_conflict",
@@ -73,7 +77,7 @@ def define(catalog: Catalog, agent: str, name: str, new: Definition, hlc: int) -
     board = catalog.find(name)
     writes = [_definition(board, agent, name, *version, new, hlc)]
     if board is not None and board.retired:
-        writes.insert(0, _generation(name, agent, version[0]))
+        writes.append(_generation(name, agent, version[0]))
     return writes
 
 
@@ -85,12 +89,12 @@ def reset(catalog: Catalog, agent: str, name: str, new: Definition | None, hlc: 
         Conflict: (`board_conflict`) a definition for a built-in board.
     """
     board = catalog.board(name)
-    writes = [_generation(name, agent, board.generation + 1)]
-    if new is not None:
-        if name == COUNTERS:
-            raise _built_in()
-        writes.append(_definition(board, agent, name, board.generation + 1, 1, new, hlc))
-    return writes
+    generation = _generation(name, agent, board.generation + 1)
+    if new is None:
+        return [generation]
+    if name == COUNTERS:
+        raise _built_in()
+    return [_definition(board, agent, name, board.generation + 1, 1, new, hlc), generation]
 
 
 def retire(catalog: Catalog, agent: str, name: str, hlc: int) -> Writes:

@@ -77,7 +77,7 @@ def time_ms(at: int | float | str, now_ms: int, field: str = "at") -> int:
 
     Raises:
         Malformed: not a time, or one without an offset from UTC.
-        OutOfRange: further than 60 s ahead of `now_ms`, or beyond the years RFC 3339 can write.
+        OutOfRange: further than 60 s ahead of `now_ms`, or outside the years 1 to 4199.
     """
     if isinstance(at, str):
         try:
@@ -93,7 +93,7 @@ def time_ms(at: int | float | str, now_ms: int, field: str = "at") -> int:
     else:
         ms = integer(at, field)
     if not TIME_MS_MIN <= ms <= TIME_MS_MAX:
-        raise OutOfRange("out_of_range", f"{field}: {ms} ms is outside the years 1 to 9999")
+        raise OutOfRange("out_of_range", f"{field}: {ms} ms is outside the years 1 to 4199")
     if ms > now_ms + AHEAD_MS_MAX:
         raise OutOfRange(
             "out_of_range",
@@ -103,6 +103,10 @@ def time_ms(at: int | float | str, now_ms: int, field: str = "at") -> int:
 
 
 def rfc3339(ms: int) -> str:
-    """A time in ms since 1970 as RFC 3339 in UTC, with milliseconds."""
-    moment = _EPOCH + timedelta(milliseconds=ms)
+    """A time in ms since 1970 as RFC 3339 in UTC, with milliseconds.
+
+    A time outside of what entries may carry (a damaged or a newer agent's cell) clamps: it is
+    shown, since it is never refused.
+    """
+    moment = _EPOCH + timedelta(milliseconds=min(max(ms, TIME_MS_MIN), TIME_MS_MAX))
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

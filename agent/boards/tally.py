@@ -25,6 +25,7 @@ from agent.limits import (
     COUNTER_SLOT_MAX,
     DATA_BYTES_MAX,
     KEY_BYTES_MAX,
+    SCORE_MAX,
 )
 
 MemberKey: TypeAlias = tuple[bytes, bytes]
@@ -63,10 +64,11 @@ class Effect:
 class _Tally:
     """One member's share of a group on a `sum` board."""
 
-    __slots__ = ("down", "down_ms", "first_ms", "key", "score", "total", "up", "up_ms")
+    __slots__ = ("down", "down_ms", "first_ms", "index", "key", "score", "total", "up", "up_ms")
 
-    def __init__(self, key: MemberKey, total: Total | None) -> None:
+    def __init__(self, key: MemberKey, total: Total | None, index: int) -> None:
         self.key = key
+        self.index = index  # of the member's first entry in the request
         self.total = total
         self.score = 0 if total is None else total.score
         self.up = self.down = 0
@@ -152,10 +154,11 @@ def _tally_sum(
             mine = tallies.get(entry.member)
             if mine is None:
                 key = (space, name_bytes(entry.member))
-                mine = tallies[entry.member] = _Tally(key, cells.total(key))
+                mine = tallies[entry.member] = _Tally(key, cells.total(key), index)
             amount = entry.add
             if (
                 type(amount) is not int
+                or not -SCORE_MAX <= amount <= SCORE_MAX
                 or entry.score is not None
                 or entry.key is not None
                 or entry.data is not None
@@ -163,7 +166,8 @@ def _tally_sum(
                 amount = _amount(entry)
             at_ms = now_ms if entry.at is None else time_ms(entry.at, now_ms)
             score = mine.score + amount
-            if not least <= score <= greatest:
+            # Concurrent regions may have carried the total out of the range: back in is allowed.
+            if (score > greatest and amount > 0) or (score < least and amount < 0):
                 _out_of_range("add", amount, score, least, greatest)
             if amount > 0:
                 mine.up += amount
@@ -187,7 +191,7 @@ def _tally_sum(
         try:
             _settle(mine, cells, up, down, effect)
         except Refused as error:
-            refused.append((group.indexes[0], error))
+            refused.append((mine.index, error))
 
 
 def _settle(mine: _Tally, cells: Cells, up: bytes, down: bytes, effect: Effect) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 
 from agent.apply import Outcome, State, WorkingSet
@@ -47,6 +48,7 @@ class MemoryStore:
     def reboot(self) -> None:
         """Start again with what was durable: as opening the file anew."""
         self.boot_number += 1
+        self._state = replace(self._state, times={})
 
     def state(self) -> State:
         """The state as it is durable."""

@@ -15,6 +15,7 @@ tallyring.db cells` inspect a file that is in use.
 from __future__ import annotations
 
 import sqlite3
+from contextlib import ExitStack
 from pathlib import Path
 
 import sqlite_utils
@@ -72,20 +73,23 @@ def open_writer(path: Path) -> sqlite3.Connection:
         StoreError: the file is not Tallyring's, is newer than this version, or can't be opened.
     """
     try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-        _check_owner(connection, path)
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        connection.execute(f"PRAGMA journal_size_limit = {4 * WAL_PAGES * PAGE_BYTES}")
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        migrations.apply(sqlite_utils.Database(connection))
+        with ExitStack() as on_failure:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            on_failure.callback(connection.close)
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            _check_owner(connection, path)
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit = {4 * WAL_PAGES * PAGE_BYTES}")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            migrations.apply(sqlite_utils.Database(connection))
+            on_failure.pop_all()
+            return connection
     except sqlite3.Error as error:
         raise StoreError(f"{path}: can't be opened as a Tallyring store: {error}") from error
-    return connection
 
 
 def open_reader(path: Path) -> sqlite3.Connection:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent.apply import Outcome, State, WorkingSet
+from agent.apply import COUNTER_KINDS, Outcome, State, WorkingSet
 from agent.boards.catalog import Catalog
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
@@ -66,7 +66,7 @@ _TOTALS = {
 }
 _SINGLES = {
     n: _lookup(
-        "t.space, t.member, t.slot, t.major, t.minor",
+        "t.space, t.member, t.slot, t.major, t.minor, t.body, t.inc, t.seq",
         "cells",
         "t.space = s AND t.member = m AND t.slot >= x'"
         f"{COUNTER_SLOTS_FROM.hex()}' AND t.slot < x'{COUNTER_SLOTS_BEFORE.hex()}'",
@@ -88,11 +88,10 @@ class SqliteStore:
         self._db = open_writer(path)
         self.path = path
         self.uncertain = False
-        self._ids: dict[bytes, int] = {}
-        self._spaces: dict[int, bytes] = {}
-        self._cells = self._log_entries = self._pruned_to = 0
+        self._pruned_to = 0
         try:
             self.boot_number = self._begin_boot(identity)
+            self._remember()
         except StoreError:
             self._db.close()
             raise
@@ -104,9 +103,7 @@ class SqliteStore:
             "INSERT OR IGNORE INTO state VALUES (1, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0)",
             (identity.ring, identity.agent, identity.region, identity.inc, identity.log),
         )
-        row = self._db.execute(
-            "SELECT ring, agent, region, boot, cells, log_entries FROM state"
-        ).fetchone()
+        row = self._db.execute("SELECT ring, agent, region, boot FROM state").fetchone()
         wanted = (identity.ring, identity.agent, identity.region)
         if row[:3] != wanted:
             self._db.execute("ROLLBACK")
@@ -116,14 +113,18 @@ class SqliteStore:
             )
         self._db.execute("UPDATE state SET boot = boot + 1")
         self._db.execute("COMMIT")
-        self._cells, self._log_entries = row[4], row[5]
-        for key, space in self._db.execute("SELECT id, space FROM spaces"):
-            self._ids[space] = key
-            self._spaces[key] = space
         return int(row[3]) + 1
+
+    def _remember(self) -> None:
+        """Read what this object keeps of the file: anew after a COMMIT of unknown outcome."""
+        self._spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
+        self._ids = {space: key for key, space in self._spaces.items()}
+        counts = self._db.execute("SELECT cells, log_entries FROM state").fetchone()
+        self._cells, self._log_entries = int(counts[0]), int(counts[1])
 
     def state(self) -> State:
         """The state as it is on disk. `times` start empty: they are learned again."""
+        self._remember()
         snapshot = SqliteSnapshot(self._db)
         row = self._db.execute("SELECT agent, inc, log, seq, lsn, hlc FROM state").fetchone()
         return State(
@@ -150,30 +151,41 @@ class SqliteStore:
         found_cells: dict[Key, Row | None] = dict.fromkeys(cells)
         found_totals: dict[MemberKey, Total | None] = dict.fromkeys(members)
         ids, spaces = self._ids, self._spaces
-        keys = [(ids[s], m, slot) for s, m, slot in found_cells if s in ids]
-        for space, member, slot, *rest in self._look_up(_CELLS, keys):
-            row = Row(spaces[space], member, slot, *rest)
-            found_cells[row[:3]] = row
         pairs = [(ids[s], m) for s, m in found_totals if s in ids]
         for space, member, score, reached_ms, rose, slots in self._look_up(_TOTALS, pairs):
             found_totals[spaces[space], member] = Total(score, reached_ms, bool(rose), slots)
-        singles = [(s, m) for s, m in pairs if found_totals[spaces[s], m] is None]
-        for space, member, slot, major, minor in self._look_up(_SINGLES, singles):
-            only = counter.contribution(slot[0], (major, minor, b""))
-            found_totals[spaces[space], member] = only
+        # A member without a row in totals has one counter slot at the most: its total is what
+        # that holds, and its other counter slots need no look-up.
+        singles = [pair for pair in pairs if found_totals[spaces[pair[0]], pair[1]] is None]
+        for space, member, slot, *rest in self._look_up(_SINGLES, singles):
+            row = Row(spaces[space], member, slot, *rest)
+            found_totals[row[:2]] = counter.contribution(slot[0], row[3:6])
+            if row[:3] in found_cells:
+                found_cells[row[:3]] = row
+        single = set(singles)
+        keys = [
+            (ids[s], m, slot)
+            for s, m, slot in found_cells
+            if s in ids and not (slot[0] in COUNTER_KINDS and (ids[s], m) in single)
+        ]
+        for space, member, slot, *rest in self._look_up(_CELLS, keys):
+            row = Row(spaces[space], member, slot, *rest)
+            found_cells[row[:3]] = row
         return WorkingSet(found_cells, found_totals)
 
     def _look_up(
         self, statements: dict[int, str], keys: Sequence[tuple[int | bytes, ...]]
-    ) -> Iterable[tuple[Any, ...]]:
+    ) -> list[tuple[Any, ...]]:
         """Run a look-up over all keys, in blocks."""
+        found: list[tuple[Any, ...]] = []
         rest = iter(keys)
         left = len(keys)
         for block in _BLOCKS:
             while left >= block:
                 left -= block
                 values = [part for key in islice(rest, block) for part in key]
-                yield from self._db.execute(statements[block], values)
+                found += self._db.execute(statements[block], values).fetchall()
+        return found
 
     def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
         """Make an outcome durable, as one transaction.

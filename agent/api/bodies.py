@@ -1,0 +1,148 @@
+"""Bodies: JSON or msgpack in, JSON or msgpack out, bounded and checked against their types.
+
+The types that decode a request are the ones the OpenAPI document shows. A body is read up to its
+limit *after* decompression, so that a small bomb is refused like a big body. msgspec allocates no
+more for an array or a map than the bytes that are there, whatever its header claims.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Generic, NoReturn, TypeVar
+
+import msgspec
+from aiohttp import web
+from aiohttp.client_exceptions import ClientPayloadError
+from aiohttp.http_exceptions import HttpProcessingError
+
+from agent.errors import EntryError, Malformed, TooLarge, UnsupportedMedia
+
+JSON = "application/json"
+MSGPACK = "application/msgpack"
+_MEDIA = {JSON: JSON, MSGPACK: MSGPACK, "application/x-msgpack": MSGPACK}
+_CHARSETS = {"utf-8", "utf8", "us-ascii"}
+
+Body = TypeVar("Body")
+_ERROR = re.compile(r"(?s)(?P<what>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>.*)`)?")
+_OVER = re.compile(r"of length <= (\d+)")
+_IN_BATCH = re.compile(r"entries\[(\d+)\]")
+
+
+class Decoder(Generic[Body]):
+    """Decodes one type of body from JSON and from msgpack."""
+
+    def __init__(self, body: type[Body]) -> None:
+        self._json: Callable[[bytes], Body] = msgspec.json.Decoder(body).decode
+        self._msgpack: Callable[[bytes], Body] = msgspec.msgpack.Decoder(body).decode
+
+    def parse(self, data: bytes, media: str) -> Body:
+        """The body behind its bytes.
+
+        Raises:
+            msgspec.DecodeError, RecursionError: see `refuse`.
+        """
+        return self._json(data) if media is JSON else self._msgpack(data)
+
+    def decode(self, data: bytes, media: str) -> Body:
+        """The body behind its bytes.
+
+        Raises:
+            Malformed: not of this type; the field is named, in a batch also the entry's index.
+            TooLarge: more items than the type allows.
+        """
+        try:
+            return self._json(data) if media is JSON else self._msgpack(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            refuse(error)
+
+
+def refuse(error: Exception) -> NoReturn:
+    """Turn a decoding error into the refusal that names the field."""
+    if isinstance(error, RecursionError):
+        raise Malformed("the body is nested too deeply") from None
+    text = str(error)
+    match = _ERROR.fullmatch(text)
+    what, path = (match["what"], match["path"] or "") if match else (text, "")
+    over = _OVER.search(what)
+    if over:
+        raise TooLarge(f"{path or 'body'}: more than {over[1]} items in one request") from None
+    field = f"{path[:200]}: " if path else ""
+    detail = field + what[:1].lower() + what[1:]
+    at = _IN_BATCH.match(path)
+    errors = (EntryError(int(at[1]), "malformed", detail[:300]),) if at else ()
+    raise Malformed(detail, errors=errors) from None
+
+
+def path_of(error: Exception) -> str:
+    """The field that a decoding error names; empty where it is the body itself."""
+    match = _ERROR.fullmatch(str(error))
+    return (match["path"] or "") if match else ""
+
+
+def media_of(request: web.Request) -> str:
+    """Whether a body is JSON or msgpack, by its Content-Type.
+
+    Nothing else is taken, not even without a type: a page of another site can make a browser send
+    forms and plain text to a loopback address, but not these types.
+
+    Raises:
+        UnsupportedMedia: neither.
+    """
+    given = request.headers.get("Content-Type", "")
+    if given == JSON:
+        return JSON
+    name, _, parameters = given.partition(";")
+    media = _MEDIA.get(name.strip().lower())
+    if media is None:
+        raise UnsupportedMedia(
+            f"Content-Type: {given[:80]!r} where {JSON} or {MSGPACK} is needed",
+            hint=f"send the header 'Content-Type: {JSON}'",
+        )
+    key, _, charset = parameters.partition("=")
+    if key.strip().lower() == "charset" and charset.strip(' "').lower() not in _CHARSETS:
+        raise UnsupportedMedia(f"Content-Type: charset {charset[:40]!r}; JSON is UTF-8")
+    return media
+
+
+async def read_body(request: web.Request, bytes_max: int) -> bytes:
+    """A request's whole body, decompressed.
+
+    Raises:
+        TooLarge: over `bytes_max`, before or after decompression; no more than that was kept.
+        Malformed: it ended early or its encoding is broken.
+    """
+    if (request.content_length or 0) > bytes_max:
+        raise TooLarge(f"body: {request.content_length} bytes, at most {bytes_max}")
+    content = request.content
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        while chunk := await content.readany():
+            size += len(chunk)
+            if size > bytes_max:
+                raise TooLarge(f"body: over {bytes_max} bytes (after decompression)")
+            chunks.append(chunk)
+    except (ClientPayloadError, web.RequestPayloadError, HttpProcessingError, OSError) as error:
+        raise Malformed(f"body: it ended early or its encoding is broken: {error}") from error
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def answer_media(request: web.Request) -> str:
+    """The form of the answer: what Accept asks for, else that of the request's own body."""
+    headers = request.headers
+    accept = headers.get("Accept", "*/*")
+    if "msgpack" in accept:
+        return MSGPACK
+    if accept == "*/*" and "msgpack" in headers.get("Content-Type", ""):
+        return MSGPACK
+    return JSON
+
+
+_to_json = msgspec.json.Encoder().encode
+_to_msgpack = msgspec.msgpack.Encoder().encode
+
+
+def encode(answer: Any, media: str) -> bytes:
+    """An answer's bytes."""
+    return _to_json(answer) if media is JSON else _to_msgpack(answer)

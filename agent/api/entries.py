@@ -1,0 +1,218 @@
+"""Writing entries: one, a batch on one board, or a batch over several boards; and counters.
+
+The hot path of the agent. The body's structure is checked here, what entries mean is checked where
+they are applied (agent/boards/tally.py), and the answer is given when they are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import msgspec
+from aiohttp import web
+
+from agent.api.answers import CounterAnswer, CountersAnswer, EntryAnswer, WriteAnswer
+from agent.api.bodies import Decoder, path_of, refuse
+from agent.api.position import position_of
+from agent.api.ranks import ranks_of
+from agent.api.route import Call
+from agent.apply import Write, Written
+from agent.boards.definition import COUNTERS
+from agent.boards.entry import BoardEntry, Entry
+from agent.boards.tally import Group
+from agent.commit import Receipt
+from agent.errors import EntryError, Malformed, NotFound, Refused
+from agent.limits import BATCH_ENTRIES_MAX
+
+KEY_HEADER = "Idempotency-Key"
+_Many = msgspec.Meta(min_length=1, max_length=BATCH_ENTRIES_MAX)
+
+
+class EntryBatch(msgspec.Struct, forbid_unknown_fields=True):
+    """Entries for one board: all are counted, or none."""
+
+    entries: Annotated[list[Entry], _Many]
+
+
+class BoardEntryBatch(msgspec.Struct, forbid_unknown_fields=True):
+    """Entries for several boards, each naming its own: all are counted, or none."""
+
+    entries: Annotated[list[BoardEntry], _Many]
+
+
+class CounterAdd(msgspec.Struct, forbid_unknown_fields=True):
+    """An addition to a counter; `by` may be negative."""
+
+    by: int | float
+    key: str | None = None
+
+
+CounterBatch = Annotated[dict[str, int | float], _Many]
+"""Additions to several counters, by name: all are counted, or none."""
+
+_entry: Decoder[Entry] = Decoder(Entry)
+_entry_batch: Decoder[EntryBatch] = Decoder(EntryBatch)
+_board_entry_batch: Decoder[BoardEntryBatch] = Decoder(BoardEntryBatch)
+_counter_add: Decoder[CounterAdd] = Decoder(CounterAdd)
+_counter_batch: Decoder[dict[str, int | float]] = Decoder(CounterBatch)
+
+
+async def write_entries(call: Call) -> web.Response:
+    """POST /v1/boards/{board}/entries."""
+    board = call.board_name()
+    data, media = await call.body()
+    body = _one_or_many(data, media)
+    key = call.request.headers.get(KEY_HEADER)
+    if isinstance(body, Entry):
+        entries = [body]
+        if key is not None:
+            _take_key(body, key)
+    else:
+        entries = body.entries
+        if key is not None:
+            raise Malformed(f"{KEY_HEADER}: goes with a single entry; a batch has `key` in each")
+    group = Group(board, entries, range(len(entries)))
+    try:
+        receipt = await _submit(call, len(entries), group)
+    except Refused as error:
+        if isinstance(body, Entry):
+            _refuse_single(error)
+        raise
+    answers = _entry_answers(entries, _scores(receipt)[0])
+    if call.query["rank"]:
+        names = {entry.member for entry in entries}
+        ranks = await ranks_of(call.services, board, names, receipt.state)
+        for answer in answers:
+            answer.rank = ranks.get(answer.member, msgspec.UNSET)
+    return _written(call, receipt, answers)
+
+
+async def write_entries_of_boards(call: Call) -> web.Response:
+    """POST /v1/entries."""
+    data, media = await call.body()
+    entries = _board_entry_batch.decode(data, media).entries
+    if KEY_HEADER in call.request.headers:
+        raise Malformed(f"{KEY_HEADER}: goes with a single entry; a batch has `key` in each")
+    grouped: dict[str, tuple[list[BoardEntry], list[int]]] = {}
+    for index, entry in enumerate(entries):
+        if entry.board not in grouped:
+            _check_board(call, entry.board, index)
+            grouped[entry.board] = ([], [])
+        mine, indexes = grouped[entry.board]
+        mine.append(entry)
+        indexes.append(index)
+    groups = tuple(Group(board, *its) for board, its in grouped.items())
+    receipt = await _submit(call, len(entries), *groups)
+    answers: list[EntryAnswer | None] = [None] * len(entries)
+    for group, scores in zip(groups, _scores(receipt), strict=True):
+        for index, answer in zip(group.indexes, _entry_answers(group.entries, scores), strict=True):
+            answers[index] = answer
+    return _written(call, receipt, [answer for answer in answers if answer is not None])
+
+
+async def add_to_counter(call: Call) -> web.Response:
+    """POST /v1/counters/{name}."""
+    call.allow(COUNTERS)
+    data, media = await call.body()
+    body = _counter_add.decode(data, media)
+    key = call.request.headers.get(KEY_HEADER, body.key)
+    name = call.path("name")
+    group = Group(COUNTERS, (Entry(name, body.by, key=key),), (0,))
+    try:
+        receipt = await _submit(call, 1, group)
+    except Refused as error:
+        _refuse_single(error, "by", "name")
+    fresh = call.services.freshness.of(receipt.state)
+    value = _scores(receipt)[0][0]
+    return call.answer(CounterAnswer(name, value, *fresh, position_of(receipt.state)))
+
+
+async def add_to_counters(call: Call) -> web.Response:
+    """POST /v1/counters."""
+    call.allow(COUNTERS)
+    data, media = await call.body()
+    body = _counter_batch.decode(data, media)
+    if KEY_HEADER in call.request.headers:
+        raise Malformed(f"{KEY_HEADER}: goes with a single counter")
+    group = Group(COUNTERS, [Entry(name, by) for name, by in body.items()], range(len(body)))
+    receipt = await _submit(call, len(body), group)
+    fresh = call.services.freshness.of(receipt.state)
+    counters = [
+        CounterAnswer(name, value, *fresh)
+        for name, value in zip(body, _scores(receipt)[0], strict=True)
+    ]
+    return call.answer(CountersAnswer(position_of(receipt.state), counters))
+
+
+def _one_or_many(data: bytes, media: str) -> Entry | EntryBatch:
+    """A single entry, or a batch; which of the two is seen from the bytes.
+
+    Both types are strict, so at most one fits. Where neither does, the error shown is that of the
+    one which got further than the body's own names.
+    """
+    if b"entries" not in data:
+        return _entry.decode(data, media)
+    try:
+        return _entry_batch.parse(data, media)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        as_batch: Exception = error
+    try:
+        return _entry.parse(data, media)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as as_single:
+        refuse(as_single if path_of(as_single) and not path_of(as_batch) else as_batch)
+
+
+def _take_key(entry: Entry, key: str) -> None:
+    if entry.key not in (None, key):
+        raise Malformed(f"{KEY_HEADER}: differs from the entry's own `key`")
+    entry.key = key
+
+
+def _check_board(call: Call, board: str, index: int) -> None:
+    """Refuse a batch over several boards early, naming the first entry of a board."""
+    try:
+        call.allow(board)
+        call.services.queue.state.catalog.board(board)
+    except Refused as error:
+        error.errors = (EntryError(index, error.code, error.detail, error.hint),)
+        raise
+
+
+def _refuse_single(error: Refused, add: str = "add", member: str = "member") -> NoReturn:
+    """Raise a refusal as of an entry that stood alone, with the request's own names of fields."""
+    if error.errors and not isinstance(error, NotFound):
+        error.errors = ()
+        field, _, rest = error.detail.removeprefix("entries[0].").partition(":")
+        named = {"add": add, "member": member}.get(field, field)
+        error.detail = f"{named}:{rest}"
+    raise error
+
+
+async def _submit(call: Call, entries: int, *groups: Group) -> Receipt:
+    """Have entries counted, all or none."""
+    services = call.services
+    try:
+        receipt = await services.queue.submit(Write(groups))
+    except Refused:
+        services.counts.refused += entries
+        raise
+    services.counts.accepted += entries
+    return receipt
+
+
+def _scores(receipt: Receipt) -> tuple[list[int], ...]:
+    assert isinstance(receipt.answer, Written)
+    return receipt.answer.scores
+
+
+def _entry_answers(entries: Sequence[Entry], scores: list[int]) -> list[EntryAnswer]:
+    return [
+        EntryAnswer(entry.member, {"all": score})
+        for entry, score in zip(entries, scores, strict=True)
+    ]
+
+
+def _written(call: Call, receipt: Receipt, answers: list[EntryAnswer]) -> web.Response:
+    fresh = call.services.freshness.of(receipt.state)
+    return call.answer(WriteAnswer(position_of(receipt.state), answers, *fresh))

@@ -1,0 +1,129 @@
+"""Problem documents (RFC 9457): the one place where an error becomes an answer."""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from agent.errors import (
+    Indefinite,
+    MethodNotAllowed,
+    NotRanked,
+    Refused,
+    TallyringError,
+    Unauthorized,
+)
+
+DETAIL_CHARACTERS_MAX = 500  # a detail may quote what was sent; it never echoes a whole body
+
+CODES = {
+    "malformed": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "unknown_route": 404,
+    "unknown_board": 404,
+    "unknown_window": 404,
+    "not_ranked": 404,
+    "method_not_allowed": 405,
+    "board_conflict": 409,
+    "too_large": 413,
+    "unsupported_media": 415,
+    "out_of_range": 422,
+    "grow_only": 422,
+    "tie_budget": 422,
+    "internal": 500,
+    "busy": 503,
+    "too_stale": 503,
+    "rebuilding": 503,
+    "rank_store_down": 503,
+}
+"""Every code of the public routes, and its status. Codes are stable: docs/errors.md."""
+
+_log = structlog.get_logger(__name__)
+
+
+class EntryProblem(msgspec.Struct, omit_defaults=True):
+    """Why one entry of a batch was refused; `index` counts from 0 in the request's order."""
+
+    index: int
+    code: str
+    detail: str
+    hint: str = ""
+
+
+class Problem(msgspec.Struct):
+    """What every error is answered with, as `application/problem+json`.
+
+    `code` is stable. `definite` is true where nothing was stored, and false where it may have been.
+    `errors` names refused entries of a batch; `total` is the board's size where a member is not
+    on it.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    definite: bool
+    hint: str
+    errors: list[EntryProblem] | msgspec.UnsetType = msgspec.UNSET
+    total: int | msgspec.UnsetType = msgspec.UNSET
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem document of any error. What is not ours is logged and shown as `internal`."""
+    match error:
+        case Refused():
+            problem = _problem(error.code, error.title, error.status, error.detail, error.hint)
+            if error.errors:
+                problem.errors = [
+                    EntryProblem(e.index, e.code, _bounded(e.detail), e.hint) for e in error.errors
+                ]
+            return problem
+        case Indefinite():
+            hint = error.hint or "a retry of `best` and `latest` entries is safe"
+            problem = _problem(error.code, error.title, error.status, error.detail, hint)
+        case TallyringError():
+            problem = _problem("internal", "Internal error", 500, str(error), "")
+        case _:
+            _log.error("request_failed", exc_info=error)
+            text = "this agent met an error of its own; its log says which"
+            problem = _problem("internal", "Internal error", 500, text, "")
+    problem.definite = False
+    return problem
+
+
+def problem_response(error: Exception) -> web.Response:
+    """The answer to a request that ended in `error`, with the headers that go with it."""
+    problem = problem_of(error)
+    headers = {}
+    match error:
+        case Unauthorized():
+            headers["WWW-Authenticate"] = "Bearer"
+        case MethodNotAllowed():
+            headers["Allow"] = error.allow
+        case NotRanked():
+            problem.total = error.total
+    if problem.status == 503:
+        headers["Retry-After"] = str(getattr(error, "retry_after_s", None) or 1)
+    return web.Response(
+        body=_encode(problem),
+        status=problem.status,
+        headers=headers,
+        content_type="application/problem+json",
+    )
+
+
+def _problem(code: str, title: str, status: int, detail: str, hint: str) -> Problem:
+    kind = f"urn:tallyring:problem:{code}"
+    return Problem(kind, title, status, _bounded(detail), code, definite=True, hint=hint)
+
+
+def _bounded(detail: str) -> str:
+    if len(detail) <= DETAIL_CHARACTERS_MAX:
+        return detail
+    return detail[:DETAIL_CHARACTERS_MAX] + "..."

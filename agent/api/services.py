@@ -1,0 +1,55 @@
+"""Services: everything that the routes use, handed over by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from agent.api.auth import Auth
+from agent.api.clock import ManualClock
+from agent.api.freshness import FreshnessCache
+from agent.api.metrics import Counts
+from agent.commit import CommitQueue
+from agent.config import Config
+from agent.gossip.link import PeerStatus
+from agent.projection.projector import Projector
+from agent.projection.reads import Ranks
+from agent.store.readers import Readers
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the routes need of the agent's other parts.
+
+    now_ms: the physical clock, for `as_of`.
+    exchange: answers a peer's message with (HTTP status, content type, body).
+    peers: this agent's contact with the others.
+    clock: where the time of entries is set by hand; None with the system's clock.
+    registry: where /metrics collects; the routes add theirs when the application is made.
+    counts: what the routes count; its `committed` wants to be told of each commit.
+    """
+
+    config: Config
+    queue: CommitQueue
+    readers: Readers
+    ranks: Ranks
+    projector: Projector
+    now_ms: Callable[[], int]
+    exchange: Callable[[bytes], Awaitable[tuple[int, str, bytes]]]
+    peers: Callable[[], Sequence[PeerStatus]]
+    clock: ManualClock | None = None
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    counts: Counts = field(default_factory=Counts)
+    auth: Auth = field(init=False)
+    freshness: FreshnessCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Open what is derived from the rest.
+
+        Raises:
+            ConfigError: the tokens file can't be used.
+        """
+        object.__setattr__(self, "auth", Auth(self.config.auth.tokens_file))
+        object.__setattr__(self, "freshness", FreshnessCache(self.now_ms))

@@ -1,0 +1,193 @@
+"""The route table: everything that this agent answers over HTTP."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from agent.api import answers, boards, counters, entries, ranks, ring, status
+from agent.api.openapi import document
+from agent.api.route import Call, Query, Route
+from agent.boards.definition import Definition
+from agent.boards.entry import Entry
+from agent.limits import NEIGHBORS_MAX, PAGE_MEMBERS_MAX
+
+WINDOW = Query("window", "string", "the window; this version has `all`", "all")
+AFTER = Query("after", "string", "wait until the read includes the write of this position (2 s)")
+MAX_LAG = Query("max_lag_ms", "integer", "refuse an answer that is staler than this (too_stale)")
+OFFSET = Query("offset", "integer", "how many to leave out from the beginning", 0)
+LIMIT = Query("limit", "integer", "how many to show", 100, 1, PAGE_MEMBERS_MAX)
+NEIGHBORS = Query("neighbors", "integer", "how many to show on each side", 0, 0, NEIGHBORS_MAX)
+RANK = Query("rank", "boolean", "wait for the ranks of up to 100 entries, at most 500 ms", False)
+PREVIEW = Query("preview", "boolean", "say what would change, and change nothing", False)
+
+WRITE_CODES = ("unknown_board", "out_of_range", "grow_only")
+RANK_CODES = ("unknown_board", "unknown_window", "too_stale", "rebuilding", "rank_store_down")
+
+
+async def show_openapi(call: Call) -> web.Response:
+    """GET /openapi.json."""
+    return call.answer(OPENAPI)
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "POST",
+        "/v1/counters/{name}",
+        entries.add_to_counter,
+        "write",
+        "Add to a counter.",
+        answers.CounterAnswer,
+        (entries.CounterAdd,),
+        codes=("out_of_range",),
+    ),
+    Route(
+        "GET",
+        "/v1/counters/{name}",
+        counters.read_counter,
+        "read",
+        "Read a counter.",
+        answers.CounterAnswer,
+        query=(AFTER, MAX_LAG),
+        codes=("too_stale",),
+    ),
+    Route(
+        "POST",
+        "/v1/counters",
+        entries.add_to_counters,
+        "write",
+        "Add to several counters, all or none.",
+        answers.CountersAnswer,
+        (entries.CounterBatch,),
+        codes=("out_of_range",),
+    ),
+    Route(
+        "POST",
+        "/v1/boards/{board}/entries",
+        entries.write_entries,
+        "write",
+        "Write one entry, or a batch, all or none.",
+        answers.WriteAnswer,
+        (Entry, entries.EntryBatch),
+        query=(RANK,),
+        codes=WRITE_CODES,
+    ),
+    Route(
+        "POST",
+        "/v1/entries",
+        entries.write_entries_of_boards,
+        "write",
+        "Write entries of several boards, all or none.",
+        answers.WriteAnswer,
+        (entries.BoardEntryBatch,),
+        codes=WRITE_CODES,
+    ),
+    Route(
+        "GET",
+        "/v1/boards/{board}/entries",
+        ranks.show_page,
+        "read",
+        "A page of a board, best first.",
+        answers.PageAnswer,
+        query=(WINDOW, OFFSET, LIMIT, AFTER, MAX_LAG),
+        codes=RANK_CODES,
+    ),
+    Route(
+        "GET",
+        "/v1/boards/{board}/entries/{member}",
+        ranks.show_member,
+        "read",
+        "A member's rank and score, with its neighbours.",
+        answers.MemberAnswer,
+        query=(WINDOW, NEIGHBORS, AFTER, MAX_LAG),
+        codes=(*RANK_CODES, "not_ranked"),
+    ),
+    Route(
+        "PUT",
+        "/v1/boards/{board}",
+        boards.define_board,
+        "admin",
+        "Define a board, or change it.",
+        answers.BoardAnswer,
+        (Definition,),
+        query=(PREVIEW,),
+        codes=("board_conflict", "out_of_range", "tie_budget"),
+    ),
+    Route(
+        "GET",
+        "/v1/boards/{board}",
+        boards.show_board,
+        "read",
+        "Show a board.",
+        answers.BoardAnswer,
+        codes=("unknown_board",),
+    ),
+    Route(
+        "DELETE",
+        "/v1/boards/{board}",
+        boards.retire_board,
+        "admin",
+        "Retire a board: it takes no entries and has no ranks until it is defined anew.",
+        answers.RetiredAnswer,
+        codes=("unknown_board", "board_conflict"),
+    ),
+    Route(
+        "POST",
+        "/v1/boards/{board}/reset",
+        boards.reset_board,
+        "admin",
+        "Start a new generation of a board, with a new definition if one is given.",
+        answers.BoardAnswer,
+        (Definition,),
+        body_required=False,
+        codes=("unknown_board", "board_conflict", "out_of_range", "tie_budget"),
+    ),
+    Route(
+        "GET",
+        "/v1/boards",
+        boards.list_boards,
+        "read",
+        "List the boards in use.",
+        answers.BoardsAnswer,
+        query=(OFFSET, LIMIT),
+    ),
+    Route(
+        "GET",
+        "/v1/ring",
+        ring.show_ring,
+        "read",
+        "The ring as this agent sees it.",
+        answers.RingAnswer,
+    ),
+    Route(
+        "POST",
+        "/v1/clock",
+        status.set_clock,
+        "admin",
+        'Set the time of entries; only where agent.clock is "manual".',
+        answers.ClockAnswer,
+        (status.ClockSet,),
+        codes=("unknown_route", "out_of_range"),
+    ),
+    Route("GET", "/healthz", status.health, None, "The process is alive.", answers.HealthAnswer),
+    Route(
+        "GET",
+        "/readyz",
+        status.ready,
+        None,
+        "Whether the agent can serve everything; 503 and the reasons if not.",
+        answers.ReadyAnswer,
+    ),
+    Route("GET", "/metrics", status.metrics, "read", "Metrics.", media="text/plain"),
+    Route("GET", "/openapi.json", show_openapi, "read", "This document."),
+    Route(
+        "POST",
+        "/v1/peer/exchange",
+        ring.exchange,
+        None,
+        "For agents of the ring: one exchange, framed and proven as docs/protocol.md says.",
+        media="application/octet-stream",
+    ),
+)
+
+OPENAPI = msgspec.Raw(msgspec.json.encode(document(ROUTES)))

@@ -1,0 +1,105 @@
+"""The two Lua scripts, and how a conditional change is put together.
+
+Every change of Redis is one call of `apply.lua`: it compares the watermark with what its sender
+believes, then does all of its steps, among them the move of the watermark, or none. A retry, a late
+duplicate on an old connection and a second agent are all refused by the same comparison.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+from agent.projection.connection import command
+from agent.projection.keys import Guard
+
+Part: TypeAlias = str | bytes | int
+
+# Lua's `unpack` puts a step's arguments on a stack of 8,000.
+STEP_ARGUMENTS_MAX = 4_000
+
+
+class Script:
+    """A Lua script of this package, sent by its digest and in full only where it is unknown."""
+
+    def __init__(self, file_name: str) -> None:
+        self._text = (Path(__file__).parent / file_name).read_text()
+        self._digest = hashlib.sha1(self._text.encode(), usedforsecurity=False).hexdigest()
+
+    async def call(self, client: Redis, keys: Sequence[Part], arguments: Sequence[Part]) -> Any:
+        """Run the script.
+
+        Raises:
+            redis.exceptions.RedisError: the outcome is unknown where the connection failed.
+        """
+        try:
+            return await command(client, "EVALSHA", self._digest, len(keys), *keys, *arguments)
+        except NoScriptError:
+            return await command(client, "EVAL", self._text, len(keys), *keys, *arguments)
+
+
+APPLY = Script("apply.lua")
+RANKS = Script("ranks.lua")
+
+
+class Change:
+    """The steps of one conditional change, in order."""
+
+    def __init__(self) -> None:
+        self._keys: list[Part] = []
+        self._arguments: list[Part] = []
+
+    def __bool__(self) -> bool:
+        """Whether there is any step."""
+        return bool(self._arguments)
+
+    def add(self, key: str, scores_and_members: Sequence[bytes]) -> None:
+        """Set members' scores: score, member, score, member, and so on."""
+        for start in range(0, len(scores_and_members), STEP_ARGUMENTS_MAX):
+            part = scores_and_members[start : start + STEP_ARGUMENTS_MAX]
+            self._keys.append(key)
+            self._arguments += ("ZADD", 1, len(part), *part)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a string."""
+        self._keys.append(key)
+        self._arguments += ("SET", 1, 1, value)
+
+    def fields(self, key: str, fields: Mapping[str, str]) -> None:
+        """Set fields of a hash; others stay."""
+        self._keys.append(key)
+        self._arguments += ("HSET", 1, 2 * len(fields))
+        for name, value in fields.items():
+            self._arguments += (name, value)
+
+    def unlink(self, key: Part) -> None:
+        """Remove a key; its memory is freed in the background."""
+        self._keys.append(key)
+        self._arguments += ("UNLINK", 1, 0)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename an existing key to one that does not exist."""
+        self._keys += (source, target)
+        self._arguments += ("RENAME", 2, 0)
+
+    def drop_unless_in(self, board: str, member: bytes, key: bytes) -> None:
+        """Remove a key unless the member is in the sorted set."""
+        self._keys += (board, key)
+        self._arguments += ("DROP", 2, 1, member)
+
+    async def apply(self, client: Redis, guards: Mapping[str, Guard]) -> bool:
+        """Do all steps if every guard holds, and tell whether they were done.
+
+        Raises:
+            redis.exceptions.RedisError: unknown whether they were done; look at the watermark.
+        """
+        arguments: list[Part] = [len(guards)]
+        for expected in guards.values():
+            arguments += expected
+        done = await APPLY.call(client, [*guards, *self._keys], [*arguments, *self._arguments])
+        return bool(done == 1)

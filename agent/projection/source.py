@@ -1,0 +1,173 @@
+"""What SQLite says Redis should hold: functions over a snapshot, for the readers' threads.
+
+Values are absolute and of the newest state in the snapshot, so the order in which the members of
+one read are written does not matter, and writing one twice does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from agent.boards.catalog import Board, Catalog
+from agent.boards.definition import COUNTERS
+from agent.boards.standing import (
+    Standing,
+    standing_of,
+    standing_of_best,
+    standing_of_latest,
+)
+from agent.boards.tally import MemberKey
+from agent.crdt.cell import Row
+from agent.crdt.slot import Kind
+from agent.crdt.space import BOARDS_SPACE
+from agent.store.snapshot import SqliteSnapshot
+
+_KINDS = {
+    "sum": frozenset({Kind.UP, Kind.DOWN}),
+    "best": frozenset({Kind.BEST}),
+    "latest": frozenset({Kind.LATEST}),
+}
+TOTAL_MEMBERS_MAX = 10_000_000  # a count for display stops here
+
+
+class Projected(NamedTuple):
+    """One member as Redis should hold it. `lsn` is that of a change that made it due."""
+
+    lsn: int
+    space: bytes
+    member: bytes
+    composite: bytes
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed after an lsn, as of one snapshot.
+
+    members: each once, ordered by lsn.
+    definitions: the changed cells of boards.
+    to: everything up to it is covered.
+    head: nothing lies above `to`; only then `vv` may be claimed.
+    """
+
+    members: list[Projected]
+    definitions: list[Row]
+    to: int
+    head: bool
+    vv: Mapping[int, int]
+    clamped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The next members of a scan: scores and members in turn, as ZADD takes them.
+
+    counters: name and exact value in turn, on the board of counters only.
+    last: the member to go on after; None at the end.
+    total: how many members the board has, where it was asked for.
+    """
+
+    scores_and_members: list[bytes]
+    counters: list[bytes]
+    last: bytes | None
+    clamped: int
+    total: int | None
+
+
+class _SeesBoards(Protocol):
+    """A state from which a catalog can be read."""
+
+    def rows_in(self, space: bytes) -> list[Row]:
+        """All rows of one of the agents' own spaces."""
+
+
+def read_catalog(snapshot: _SeesBoards) -> Catalog:
+    """The catalog of a snapshot."""
+    return Catalog().with_rows(snapshot.rows_in(BOARDS_SPACE))
+
+
+def read_changes(snapshot: SqliteSnapshot, after: int, limit: int, catalog: Catalog) -> Changes:
+    """What changed above the lsn `after`, from at most `limit` log entries.
+
+    Members of spaces that `catalog` does not have in force are left out: they are either of a past
+    generation, or of a board whose definition comes later in the log and then fills the board.
+    """
+    wanted: dict[MemberKey, tuple[int, Board, Row]] = {}
+    definitions: list[Row] = []
+    to, scanned = after, 0
+    for lsn, row in snapshot.log_after(after, limit):
+        scanned += 1
+        to = lsn
+        if row is None:
+            continue
+        if row.space == BOARDS_SPACE:
+            definitions.append(row)
+            continue
+        board = catalog.board_in(row.space)
+        if board is None or board.definition is None:
+            continue
+        if row.slot[0] in _KINDS[board.definition.rule]:
+            wanted.setdefault(row[:2], (lsn, board, row))
+    head = scanned < limit or to >= snapshot.newest_lsn
+    if head:
+        to = max(after, snapshot.newest_lsn)
+    members, clamped = _project(snapshot, wanted)
+    return Changes(members, definitions, to, head, snapshot.vv if head else {}, clamped)
+
+
+def _project(
+    snapshot: SqliteSnapshot, wanted: Mapping[MemberKey, tuple[int, Board, Row]]
+) -> tuple[list[Projected], int]:
+    sums = [key for key, (_, board, _) in wanted.items() if _rule(board) == "sum"]
+    totals = snapshot.totals_of(sums)
+    members = []
+    clamped = 0
+    for key, (lsn, board, row) in wanted.items():
+        definition, scale = board.definition, board.scale
+        assert definition is not None
+        assert scale is not None
+        if definition.rule == "sum":
+            total = totals.get(key)
+            if total is None:
+                continue
+            standing = Standing(total.score, total.reached_ms)
+        elif definition.rule == "best":
+            standing = standing_of_best(row.value, low=definition.low)
+        else:
+            standing = standing_of_latest(row.value)
+        clamped += abs(standing.score) > scale.score_limit
+        composite = b"%d" % scale.composite(standing.score, standing.reached_ms)
+        members.append(Projected(lsn, *key, composite, standing.score))
+    return members, clamped
+
+
+def _rule(board: Board) -> str:
+    assert board.definition is not None
+    return board.definition.rule
+
+
+def read_members(
+    snapshot: SqliteSnapshot, board: Board, after: bytes, cells_max: int, *, count: bool
+) -> Members:
+    """The next members of a board in the order of their names, from about `cells_max` cells."""
+    definition, scale = board.definition, board.scale
+    assert definition is not None
+    assert scale is not None
+    total = snapshot.count_members(board.space, TOTAL_MEMBERS_MAX) if count else None
+    found = snapshot.members_after(board.space, after, cells_max)
+    pairs: list[bytes] = []
+    counters: list[bytes] = []
+    limit, composite, counting = scale.score_limit, scale.composite, board.name == COUNTERS
+    clamped = 0
+    for member, slots in found:
+        standing = standing_of(definition, slots)
+        if standing is None:
+            continue
+        score, reached_ms, _ = standing
+        clamped += not -limit <= score <= limit
+        pairs += (b"%d" % composite(score, reached_ms), member)
+        if counting:
+            counters += (member, b"%d" % score)
+    return Members(pairs, counters, found[-1][0] if found else None, clamped, total)

@@ -1,0 +1,69 @@
+"""What the projector tells about itself: for readiness, metrics and the console."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What the projector is doing."""
+
+    STARTING = "starting"
+    FOLLOWING = "following"
+    REBUILDING = "rebuilding"  # everything: no board is served
+    WAITING = "waiting"  # another agent of the region holds the lease
+    REFUSED = "refused"  # this Redis belongs to another ring or region
+    DOWN = "down"  # Redis does not answer
+
+
+class BoardState(StrEnum):
+    """Whether a board's ranks can be read from Redis."""
+
+    READY = "ready"
+    REBUILDING = "rebuilding"
+    DOWN = "down"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the projector has done since it started.
+
+    members: scores written while following the log; refilled: written by scans of whole boards.
+    clamped: of both, those beyond what a Redis score carries.
+    rebuilds: of everything, begun; refills: of boards, begun, also those of a rebuild.
+    mismatches: changes refused because the watermark was not what was expected.
+    failures: turns that ended with an error of Redis.
+    """
+
+    members: int = 0
+    refilled: int = 0
+    clamped: int = 0
+    batches: int = 0
+    rebuilds: int = 0
+    refills: int = 0
+    mismatches: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One look at the projector.
+
+    error: why it is down, refused or waiting; empty otherwise.
+    lsn: up to where my log is in Redis; 0 while another agent's is.
+    as_of: what Redis includes, by region, ms since 1970.
+    behind_s: how long the oldest commit that is not in Redis has waited; 0 at the head.
+    refill_done, refill_total: members of the boards being filled; the total is None until known.
+    """
+
+    phase: Phase
+    error: str
+    lsn: int
+    as_of: Mapping[str, int | None]
+    behind_s: float
+    boards_rebuilding: tuple[str, ...]
+    refill_done: int
+    refill_total: int | None
+    counts: Counts

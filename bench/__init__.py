@@ -1,0 +1,1 @@
+"""The benchmark: what this machine does, beside Valkey on the same machine in the same minutes."""

@@ -1,0 +1,88 @@
+"""The requests that are sent, each in two forms: HTTP to an agent, RESP to a Valkey."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+HOT_MEMBERS = 10
+
+
+def _http(method: str, path: str, body: Any = None) -> bytes:
+    content = b"" if body is None else msgspec.json.encode(body)
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    if content:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    return head.encode() + b"\r\n" + content
+
+
+def _resp(*parts: str) -> bytes:
+    encoded = [part.encode() for part in parts]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in encoded)
+
+
+def _batch(board: str, members: list[str]) -> bytes:
+    entries = [{"member": member, "add": 1} for member in members]
+    return _http("POST", f"/v1/boards/{board}/entries", {"entries": entries})
+
+
+def _pipeline(board: str, members: list[str]) -> bytes:
+    return b"".join(_resp("ZINCRBY", board, "1", member) for member in members)
+
+
+def single(board: str, resp: bool) -> list[bytes]:
+    """One increment of one hot member."""
+    if resp:
+        return [_resp("ZINCRBY", board, "1", "hot")]
+    return [_http("POST", f"/v1/boards/{board}/entries", {"member": "hot", "add": 1})]
+
+
+def counter(name: str) -> list[bytes]:
+    """One increment of one counter, by its short form."""
+    return [_http("POST", f"/v1/counters/{name}", {"by": 1})]
+
+
+def hot_batch(board: str, resp: bool, size: int) -> list[bytes]:
+    """A batch over HOT_MEMBERS members."""
+    members = [f"hot{i % HOT_MEMBERS}" for i in range(size)]
+    return [(_pipeline if resp else _batch)(board, members)]
+
+
+def new_batches(board: str, resp: bool, size: int, first: int, batches: int) -> list[bytes]:
+    """Batches of members that were never there: numbers from `first` on."""
+    make = _pipeline if resp else _batch
+    return [
+        make(board, [f"n{first + b * size + i:010}" for i in range(size)]) for b in range(batches)
+    ]
+
+
+def random_batches(
+    board: str, resp: bool, size: int, population: int, seed: int, batches: int
+) -> list[bytes]:
+    """Batches of members drawn from those that are there."""
+    make, random = _pipeline if resp else _batch, Random(seed)
+    return [
+        make(board, [member(random.randrange(population)) for _ in range(size)])
+        for _ in range(batches)
+    ]
+
+
+def ranks(board: str, resp: bool, population: int, seed: int, count: int) -> list[bytes]:
+    """The rank of one member, drawn at random."""
+    random = Random(seed)
+    names = [member(random.randrange(population)) for _ in range(count)]
+    if resp:
+        return [_resp("ZREVRANK", board, name) for name in names]
+    return [_http("GET", f"/v1/boards/{board}/entries/{name}") for name in names]
+
+
+def member(number: int) -> str:
+    """The name of a member of the population."""
+    return f"m{number:08}"
+
+
+def fill(board: str, resp: bool, first: int, size: int) -> list[bytes]:
+    """One request that adds `size` members of the population."""
+    return [(_pipeline if resp else _batch)(board, [member(first + i) for i in range(size)])]

@@ -1,0 +1,1 @@
+"""The subcommands of `tallyring`, a module for each group."""

@@ -1,0 +1,171 @@
+"""Calling an agent from the command line: options, requests, and errors that say what to do.
+
+Every command prints a table for people, or with `--json` the agent's own answer. Its exit code is 0
+only if it did what it says; an error goes to standard error, with `--json` also as JSON to standard
+output, and never as a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import click
+from rich.console import Console
+from rich.table import Table
+
+DEFAULT_URL = "http://127.0.0.1:7401"
+REQUEST_S = 30.0
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class CommandError(click.ClickException):
+    """A command did not do what it says.
+
+    Args:
+        message: what is wrong.
+        hint: what to do next; empty where there is nothing.
+        document: what `--json` shows.
+    """
+
+    def __init__(
+        self, message: str, hint: str = "", document: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.document = document or {"detail": message, "hint": hint}
+        self.as_json = False
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the error, and the hint below it."""
+        if self.as_json:
+            click.echo(json.dumps({"error": self.document}))
+        click.echo(f"error: {self.message}", file=file, err=file is None)
+        if self.hint:
+            click.echo(f"hint:  {self.hint}", file=file, err=file is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An agent's HTTP API, as the options name it."""
+
+    url: str
+    token: str | None
+    as_json: bool
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """GET; see `send`."""
+        return self.send("GET", path, None, query)
+
+    def send(
+        self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """One request and its JSON answer. Query values of None are left out.
+
+        Raises:
+            CommandError: the agent can't be reached, or answered with a problem document.
+        """
+        try:
+            return asyncio.run(self._send(method, path, body, query or {}))
+        except CommandError as error:
+            error.as_json = self.as_json
+            raise
+
+    async def _send(
+        self, method: str, path: str, body: Any, query: dict[str, Any]
+    ) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        params = {name: str(value) for name, value in query.items() if value is not None}
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_S)) as session,
+                session.request(
+                    method, self.url.rstrip("/") + path, json=body, params=params, headers=headers
+                ) as response,
+            ):
+                answer = await response.json(content_type=None)
+                status = response.status
+        except aiohttp.ClientConnectorError as error:
+            raise CommandError(
+                f"no agent answers at {self.url}: {error.os_error.strerror or error}",
+                "start one with 'tallyring agent --config FILE', or name it with --url or"
+                " TALLYRING_URL",
+            ) from None
+        except aiohttp.InvalidURL:
+            raise CommandError(f"--url: {self.url!r} is not an http:// or https:// URL") from None
+        except TimeoutError:
+            raise CommandError(f"{self.url} did not answer within {REQUEST_S:.0f} s") from None
+        except (aiohttp.ClientError, ValueError) as error:
+            raise CommandError(f"{self.url} did not answer as an agent does: {error}") from None
+        if not isinstance(answer, dict):
+            raise CommandError(f"{self.url} did not answer as an agent does")
+        if status >= 400:
+            raise _problem(status, answer)
+        return answer
+
+    def show(self, answer: dict[str, Any], table: Callable[[], Table | str]) -> None:
+        """Print an answer: as it is with `--json`, else as a table or a line."""
+        if self.as_json:
+            click.echo(json.dumps(answer, ensure_ascii=False))
+        else:
+            Console().print(table(), markup=False, highlight=False)
+
+
+def _problem(status: int, answer: dict[str, Any]) -> CommandError:
+    """The error that a problem document tells of."""
+    code, detail = answer.get("code", ""), answer.get("detail", "")
+    message = f"{detail} ({code}, {status})" if code else f"the agent answered {status}"
+    if answer.get("definite") is False:
+        message += "; it may have been stored all the same"
+    return CommandError(message, str(answer.get("hint") or ""), answer)
+
+
+def api_options(command: Command) -> Command:
+    """The options --url, --token and --json; the command gets an `Api` as `api`."""
+
+    def wrapped(url: str, token: str | None, as_json: bool, **arguments: Any) -> Any:
+        return command(api=Api(url, token, as_json), **arguments)
+
+    wrapped.__doc__ = command.__doc__
+    wrapped.__name__ = command.__name__
+    wrapped.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
+    decorated: Any = wrapped
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--token", envvar="TALLYRING_TOKEN", help="Token, if the agent needs one."),
+        click.option(
+            "--url",
+            envvar="TALLYRING_URL",
+            default=DEFAULT_URL,
+            show_default=True,
+            help="An agent's URL.",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]  # the command, with options
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """An empty table; columns that begin with `>` are numbers, to the right."""
+    made = Table(title=title, title_justify="left")
+    for column in columns:
+        right = column.startswith(">")
+        made.add_column(column.lstrip(">"), justify="right" if right else "left")
+    return made
+
+
+def lag(ms: int | None) -> str:
+    """A lag for people."""
+    if ms is None:
+        return "unknown"
+    return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.0f} s"

@@ -1,0 +1,101 @@
+"""Writing and reading scores: add, score, top, rank, counter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.table import Table
+
+from cluster.commands.call import Api, CommandError, api_options, lag, segment, table
+
+
+@click.command()
+@click.argument("board")
+@click.argument("member")
+@click.argument("amount", type=int)
+@click.option("--at", help="Time of the event: RFC 3339. Default: now.")
+@api_options
+def add(api: Api, board: str, member: str, amount: int, at: str | None) -> None:
+    """Add AMOUNT to MEMBER on a BOARD with rule 'sum'. A negative one goes after '--'."""
+    _write(api, board, {"member": member, "add": amount, "at": at})
+
+
+@click.command()
+@click.argument("board")
+@click.argument("member")
+@click.argument("value", type=int)
+@click.option("--at", help="Time of the event: RFC 3339. Default: now.")
+@click.option("--data", help="JSON, up to 1 KiB, shown with the score.")
+@api_options
+def score(api: Api, board: str, member: str, value: int, at: str | None, data: str | None) -> None:
+    """Submit VALUE for MEMBER on a BOARD with rule 'best' or 'latest'."""
+    try:
+        parsed = None if data is None else json.loads(data)
+    except ValueError as error:
+        raise CommandError(
+            f"--data: not JSON: {error}", "quote text twice: --data '\"text\"'"
+        ) from None
+    _write(api, board, {"member": member, "score": value, "at": at, "data": parsed})
+
+
+def _write(api: Api, board: str, entry: dict[str, Any]) -> None:
+    body = {name: value for name, value in entry.items() if value is not None}
+    path = f"/v1/boards/{segment(board)}/entries"
+    answer = api.send("POST", path, body, {"rank": "true"})
+    one = answer["entries"][0]
+    rank = f", rank {one['rank']}" if one.get("rank") else ""
+    shown = next(iter(one["score"].values()))
+    api.show(answer, lambda: f"{one['member']}: {shown}{rank}")
+
+
+@click.command()
+@click.argument("board")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--offset", default=0, show_default=True, type=click.IntRange(0))
+@api_options
+def top(api: Api, board: str, limit: int, offset: int) -> None:
+    """Show the best of BOARD."""
+    path = f"/v1/boards/{segment(board)}/entries"
+    answer = api.get(path, limit=limit, offset=offset)
+    title = f"{board}: {answer['total']} members, at most {lag(answer['max_lag_ms'])} behind"
+    api.show(answer, lambda: _ranked(answer["entries"], title))
+
+
+@click.command()
+@click.argument("board")
+@click.argument("member")
+@click.option("--neighbors", default=2, show_default=True, type=click.IntRange(0, 100))
+@api_options
+def rank(api: Api, board: str, member: str, neighbors: int) -> None:
+    """Show MEMBER's rank on BOARD, and who stands around it."""
+    path = f"/v1/boards/{segment(board)}/entries/{segment(member)}"
+    answer = api.get(path, neighbors=neighbors)
+    title = (
+        f"{member} is {answer['rank']} of {answer['total']} on {board}"
+        f" (top {answer['top_percent']:.4g} %)"
+    )
+    around = [line for line in answer["neighbors"] if line["member"] != member]
+    lines = sorted([*around, answer], key=lambda line: int(line["rank"]))
+    api.show(answer, lambda: _ranked(lines, title))
+
+
+@click.command()
+@click.argument("name")
+@click.option("--by", type=int, help="Add this much first; may be negative.")
+@api_options
+def counter(api: Api, name: str, by: int | None) -> None:
+    """Show the counter NAME, or with --by raise it."""
+    path = f"/v1/counters/{segment(name)}"
+    answer = api.get(path) if by is None else api.send("POST", path, {"by": by})
+    api.show(answer, lambda: f"{answer['name']}: {answer['value']}")
+
+
+def _ranked(lines: list[dict[str, Any]], title: str) -> Table:
+    made = table(">rank", "member", ">score", "reached", title=title)
+    for line in lines:
+        made.add_row(
+            str(line["rank"]), line["member"], str(line["score"]), line["reached_at"] or ""
+        )
+    return made

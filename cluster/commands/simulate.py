@@ -1,0 +1,51 @@
+"""Replaying the simulator: a seed is a failure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+
+from cluster.commands.call import table
+from cluster.simulator import simulate as run_simulation
+
+
+@click.command()
+@click.option("--seed", required=True, type=int, help="The first run's seed.")
+@click.option("--runs", default=1, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option("--steps", type=click.IntRange(1), help="Steps of a run. Default: the simulator's.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def simulate(seed: int, runs: int, steps: int | None, as_json: bool) -> None:
+    """Run the real protocol in virtual time, with faults, and check the totals.
+
+    The same seed is the same run. The exit code is 0 only if every run was right.
+    """
+    options: dict[str, Any] = {} if steps is None else {"steps": steps}
+    reports = [run_simulation(number, **options) for number in range(seed, seed + runs)]
+    failed = [report for report in reports if not report.ok]
+    faults: dict[str, int] = {}
+    for report in reports:
+        for name, count in report.faults.items():
+            faults[name] = faults.get(name, 0) + count
+    if as_json:
+        document = {
+            "runs": runs,
+            "failed": [
+                {"command": report.command, "problems": list(report.problems)} for report in failed
+            ],
+            "faults": faults,
+        }
+        click.echo(json.dumps(document))
+    else:
+        made = table("fault", ">times", title=f"{runs} runs from seed {seed}")
+        for name, count in sorted(faults.items()):
+            made.add_row(name, str(count))
+        Console().print(made)
+        for report in failed:
+            click.echo(f"FAILED: {report.command}")
+            for problem in report.problems:
+                click.echo(f"  {problem}")
+        click.echo(f"{runs - len(failed)} of {runs} runs are right")
+    raise SystemExit(1 if failed else 0)

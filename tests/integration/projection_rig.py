@@ -1,0 +1,180 @@
+"""A projector beside a real SQLite file and a real Valkey, for the tests of the projection."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from agent.apply import Define, Operation, Reset, Retire, Write, Written
+from agent.boards.catalog import Board
+from agent.boards.definition import Definition, check
+from agent.boards.entry import Entry
+from agent.boards.tally import Group
+from agent.commit import Committer
+from agent.config import AgentSection, Config, ProjectionSection, RedisSection, RingSection
+from agent.errors import Indefinite, Refused, Unavailable
+from agent.projection.connection import client_of, command
+from agent.projection.embedded import EmbeddedValkey
+from agent.projection.keys import WATERMARK_KEY, Watermark, watermark_in
+from agent.projection.projector import Projector
+from agent.projection.reads import Ranks
+from agent.store.identity import Identity
+from agent.store.readers import Readers
+from agent.store.sqlite import SqliteStore
+
+NOW_MS = 1_760_000_000_000
+PAGE = 1_000
+POLL_S = 0.002
+_numbers = itertools.count(1)
+
+
+def config_of(
+    folder: Path, url: str, *, agent: str = "eu-1", ring: str = "demo", region: str = "eu"
+) -> Config:
+    return Config(
+        agent=AgentSection(region=region, name=agent, data_dir=folder),
+        ring=RingSection(name=ring, secret_file=folder / "secret"),
+        redis=RedisSection(url=url, timeout_s=5.0),
+        projection=ProjectionSection(batch_members_max=50, check_s=0.05, lease_s=5.0),
+    )
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
+    """Wait for a condition; fails when it does not come."""
+    async with asyncio.timeout(timeout_s):
+        while not await condition():  # noqa: ASYNC110 -- what others change has no event
+            await asyncio.sleep(POLL_S)
+
+
+class Rig:
+    """One agent's store, committer, projector and ranks."""
+
+    def __init__(self, folder: Path, url: str, **names: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config = config_of(folder, url, **names)
+        number = next(_numbers)
+        identity = Identity(
+            ring=self.config.ring.name,
+            agent=self.config.name,
+            region=self.config.agent.region,
+            inc=number + 100,
+            log=number + 1_000_000,
+        )
+        path = folder / "tallyring.db"
+        self._store = SqliteStore(path, identity)
+        self.committer = Committer(self._store)
+        self.readers = Readers(path)
+        self.client: Redis = client_of(url, 5.0, 4)
+        self.projector = Projector(
+            self.config,
+            self.readers,
+            lambda: self.committer.state,
+            self.client,
+            lambda: time.time_ns() // 10**6,
+        )
+        self.ranks = Ranks(self.config, lambda: self.committer.state, self.client)
+        self._at = NOW_MS
+
+    def run(self, *operations: Operation) -> list[Any]:
+        """Commit operations; all of them must be taken."""
+        self._at += 1_000
+        commit = self.committer.run(operations, self._at)
+        for answer in commit.answers:
+            assert not isinstance(answer, Refused | Indefinite), answer
+        self.projector.wake()
+        return commit.answers
+
+    def define(self, board: str, **fields: Any) -> None:
+        self.run(Define(board, check(Definition(**fields))))
+
+    def reset(self, board: str) -> None:
+        self.run(Reset(board, None))
+
+    def retire(self, board: str) -> None:
+        self.run(Retire(board))
+
+    def write(self, board: str, entries: Sequence[Entry]) -> None:
+        answers = self.run(Write((Group(board, entries, range(len(entries))),)))
+        assert isinstance(answers[0], Written)
+
+    def add(self, board: str, amounts: Mapping[str, int]) -> None:
+        self.write(board, [Entry(member, add=amount) for member, amount in amounts.items()])
+
+    def board(self, name: str) -> Board:
+        return self.committer.state.catalog.board(name)
+
+    async def projected(self, board: str) -> None:
+        """Wait until everything committed so far is in the ranks."""
+        assert await self.projector.wait_for(board, 30, lsn=self.committer.state.lsn)
+
+    async def page(self, board: str) -> list[tuple[int, str, int]]:
+        """The whole board, in pages, as (rank, member, score)."""
+        found: list[tuple[int, str, int]] = []
+        while True:
+            view = await self.ranks.page(self.board(board), len(found), PAGE)
+            found += [(entry.rank, entry.member, entry.score) for entry in view.entries]
+            if len(found) >= view.total:
+                return found
+
+    async def scores(self, board: str) -> dict[str, int]:
+        return {member: score for _, member, score in await self.page(board)}
+
+    async def serves(self, board: str, scores: Mapping[str, int]) -> bool:
+        """Whether the board is served with exactly these scores."""
+        with suppress(Unavailable):
+            return await self.scores(board) == scores
+        return False
+
+    @asynccontextmanager
+    async def projecting(self) -> AsyncIterator[None]:
+        """Run the projector meanwhile; if it ends by itself, that is an error."""
+        with suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(self.projector.run())
+                try:
+                    yield
+                finally:
+                    task.cancel()
+
+    async def watermark(self) -> Watermark:
+        """The watermark in Redis; fails where there is none."""
+        found = watermark_in(await command(self.client, "HGETALL", WATERMARK_KEY))
+        assert found is not None
+        return found
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        self.readers.close()
+        self._store.close()
+
+
+@asynccontextmanager
+async def valkey(folder: Path) -> AsyncIterator[EmbeddedValkey]:
+    """A Valkey server, restarted when it dies."""
+    server = EmbeddedValkey(folder, 0)
+    await server.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.run())
+            try:
+                yield server
+            finally:
+                await server.stop()
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def rig(folder: Path, url: str, **names: str) -> AsyncIterator[Rig]:
+    made = Rig(folder, url, **names)
+    try:
+        yield made
+    finally:
+        await made.close()

@@ -1,0 +1,88 @@
+"""The command line where no agent is needed: errors that say what to do, and no tracebacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cluster.cli import main
+from cluster.local_ring import free_port
+
+# Each with a subcommand that needs an agent.
+CALLS = [
+    ["ring", "status"],
+    ["ring", "watch", "--times", "1"],
+    ["board", "list"],
+    ["board", "show", "b"],
+    ["board", "define", "b", "--rule", "sum"],
+    ["board", "reset", "b"],
+    ["board", "retire", "b", "--dry-run"],
+    ["add", "b", "m", "1"],
+    ["score", "b", "m", "1"],
+    ["top", "b"],
+    ["rank", "b", "m"],
+    ["counter", "c"],
+]
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.mark.parametrize("arguments", CALLS)
+def test_without_an_agent_the_error_says_what_to_do(arguments: list[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    result = invoke(*arguments, "--url", url)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: no agent answers at {url}")
+    assert "hint:  start one with 'tallyring agent" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_an_error_is_json_with_json() -> None:
+    result = invoke("top", "b", "--json", "--url", f"http://127.0.0.1:{free_port()}")
+    assert result.exit_code == 1
+    assert "no agent answers" in json.loads(result.stdout)["error"]["detail"]
+
+
+def test_a_bad_url_is_an_error() -> None:
+    result = invoke("top", "b", "--url", "nonsense")
+    assert result.exit_code == 1
+    assert "not an http:// or https:// URL" in result.stderr
+
+
+def test_a_config_that_is_not_there_is_an_error() -> None:
+    result = invoke("agent", "--config", "nowhere.toml")
+    assert result.exit_code == 1
+    assert "nowhere.toml can't be read" in result.stderr
+
+
+def test_half_a_range_is_an_error() -> None:
+    result = invoke("board", "define", "b", "--rule", "best", "--min", "0")
+    assert result.exit_code == 1
+    assert "--min and --max go together" in result.stderr
+
+
+def test_a_reset_with_options_needs_a_rule() -> None:
+    result = invoke("board", "reset", "b", "--ties", "member")
+    assert result.exit_code == 1
+    assert "--rule: missing" in result.stderr
+
+
+def test_a_bad_input_of_the_demo_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("region,board\neu,b\n")
+    result = invoke("demo", "--input", str(file))
+    assert result.exit_code == 1
+    assert "own.csv:2: member: missing" in result.stderr
+
+
+def test_every_command_has_a_help_text() -> None:
+    result = invoke("--help")
+    assert result.exit_code == 0
+    for name in ("agent", "demo", "ring", "board", "add", "top", "rank", "counter", "simulate"):
+        assert name in result.output
+        assert invoke(name, "--help").exit_code == 0
