@@ -12,99 +12,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 from agent import exchange, membership
 from agent.boards import change
 from agent.boards.catalog import Catalog
-from agent.boards.definition import Definition
-from agent.boards.tally import Group, MemberKey, needs, tally
+from agent.boards.tally import (
+    Effect,
+    Group,
+    MemberKey,
+    needs,
+    refusal,
+    tally,
+    tally_each,
+)
 from agent.crdt import counter, hybrid_clock
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.counter import Total
-from agent.crdt.slot import Kind, slot_of_one, slot_of_replica
-from agent.crdt.space import BOARDS_SPACE, RING_SPACE
+from agent.crdt.slot import COUNTER_KINDS, Kind, slot_of_one, slot_of_replica
+from agent.crdt.space import RING_SPACE
 from agent.errors import Refused
 from agent.exchange import Chunk, Cursor, Times, VersionVector
 from agent.membership import Ring
-
-COUNTER_KINDS = frozenset({Kind.UP, Kind.DOWN})
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Entries of one client request: at most one group a board; all or nothing."""
-
-    groups: tuple[Group, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Define:
-    """Define a board, or change it. A retired one starts a new generation."""
-
-    board: str
-    definition: Definition
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """Start a new generation of a board, with a new definition if one is given."""
-
-    board: str
-    definition: Definition | None
-
-
-@dataclass(frozen=True, slots=True)
-class Retire:
-    """Retire a board: it takes no entries and has no ranks until it is defined anew."""
-
-    board: str
-
-
-@dataclass(frozen=True, slots=True)
-class Announce:
-    """Tell the ring who this agent is, how it is reached, and as which boot it writes."""
-
-    region: str
-    url: str
-    boot_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """A peer's chunk, and the version vector that it lets me claim if it reached the head."""
-
-    peer: str
-    chunk: Chunk
-    vv: VersionVector | None
-
-
-Operation: TypeAlias = Write | Define | Reset | Retire | Announce | Merge
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Answer to a Write: by group, the member's score after each entry."""
-
-    scores: tuple[list[int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BoardChanged:
-    """Answer to Define, Reset and Retire: whether anything changed."""
-
-    changed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """Answer to a Merge: whether the chunk was contiguous, and how many cells it changed."""
-
-    joined: bool
-    changed: int
-
-
-Answer: TypeAlias = Written | BoardChanged | Merged | Refused
+from agent.operation import (
+    Announce,
+    Answer,
+    BoardChanged,
+    Define,
+    Merge,
+    Merged,
+    Operation,
+    Reset,
+    Retire,
+    Singles,
+    Write,
+    Written,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +106,9 @@ class Outcome:
         return bool(self.rows) or not same
 
 
-def wanted(state: State, operations: Sequence[Operation]) -> tuple[set[Key], set[MemberKey]]:
+def wanted(
+    state: State, operations: Sequence[Operation | Singles]
+) -> tuple[set[Key], set[MemberKey]]:
     """The cells and totals to load before `apply`, for operations that meet one catalog."""
     cells: set[Key] = set()
     members: set[MemberKey] = set()
@@ -171,9 +116,9 @@ def wanted(state: State, operations: Sequence[Operation]) -> tuple[set[Key], set
         match operation:
             case Write(groups):
                 for group in groups:
-                    board = state.catalog.find(group.board)
-                    if board is not None and board.definition is not None:
-                        needs(board, group, state.inc, cells, members)
+                    _needs_of(state, group, cells, members)
+            case Singles(group):
+                _needs_of(state, group, cells, members)
             case Define(name) | Reset(name) | Retire(name):
                 cells.update(change.keys_of(name, state.agent))
             case Announce():
@@ -188,24 +133,25 @@ def wanted(state: State, operations: Sequence[Operation]) -> tuple[set[Key], set
     return cells, members
 
 
-def changes_catalog(operation: Operation) -> bool:
-    """Whether later operations of the batch may meet another catalog than earlier ones."""
-    match operation:
-        case Define() | Reset() | Retire():
-            return True
-        case Merge(_, chunk):
-            return any(row.space == BOARDS_SPACE for row in chunk.rows)
-        case _:
-            return False
+def _needs_of(state: State, group: Group, cells: set[Key], members: set[MemberKey]) -> None:
+    board = state.catalog.find(group.board)
+    if board is not None and board.definition is not None:
+        needs(board, group, state.inc, cells, members)
 
 
 def apply(
-    state: State, loaded: WorkingSet, operations: Sequence[Operation], now_ms: int
+    state: State, loaded: WorkingSet, operations: Sequence[Operation | Singles], now_ms: int
 ) -> Outcome:
-    """Apply operations in order. Those that are refused answer their error and change nothing."""
+    """Apply operations in order. Those that are refused answer their error and change nothing.
+
+    A `Singles` has one answer for each of its entries.
+    """
     draft = _Draft(state, loaded, now_ms)
     answers: list[Answer] = []
     for operation in operations:
+        if isinstance(operation, Singles):
+            answers += draft.write_singles(operation.group)
+            continue
         try:
             answers.append(draft.apply(operation))
         except Refused as error:
@@ -282,12 +228,28 @@ class _Draft:
             hlc = effect.hlc
             effects.append(effect)
         for effect in effects:
-            for key, value in effect.values.items():
-                self.write(key, value)
-            self.totals.update(effect.totals)
-        if hlc != self.state.hlc:
-            self.state = replace(self.state, hlc=hlc)
+            self._take_effect(effect)
         return Written(tuple(effect.scores for effect in effects))
+
+    def write_singles(self, group: Group) -> list[Answer]:
+        """Apply requests of one entry each; one answer for each, in order."""
+        try:
+            board = self.state.catalog.board(group.board)
+        except Refused as error:
+            return [error] * len(group.entries)
+        effect = tally_each(board, group, self, self.state.inc, self.state.hlc, self.now_ms)
+        self._take_effect(effect)
+        answers: list[Answer] = [Written(([score],)) for score in effect.scores]
+        for index, refused in effect.refused:
+            answers[index] = refusal([(0, refused)])
+        return answers
+
+    def _take_effect(self, effect: Effect) -> None:
+        for key, value in effect.values.items():
+            self.write(key, value)
+        self.totals.update(effect.totals)
+        if effect.hlc != self.state.hlc:
+            self.state = replace(self.state, hlc=effect.hlc)
 
     def _change(self, operation: Define | Reset | Retire) -> BoardChanged:
         catalog, agent = self.state.catalog, self.state.agent

@@ -12,26 +12,16 @@ import asyncio
 import queue
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from agent.apply import (
-    Alarms,
-    Answer,
-    Merge,
-    Operation,
-    Outcome,
-    State,
-    WorkingSet,
-    Write,
-    apply,
-    changes_catalog,
-    wanted,
-)
+from agent.apply import Alarms, Outcome, State, WorkingSet, apply, wanted
 from agent.boards.tally import MemberKey
 from agent.crdt.cell import Key
 from agent.errors import Indefinite, Refused, Unavailable
+from agent.operation import Answer, Merge, Operation, Write, changes_catalog, coalesced
 
 Name = TypeVar("Name")
 Cached = TypeVar("Cached")
@@ -141,8 +131,9 @@ class Committer:
         return Commit(self.state, answers, own, rows, alarms)
 
     def _run(self, operations: Sequence[Operation], now_ms: int) -> Outcome:
-        loaded = self._load(*wanted(self.state, operations))
-        outcome = apply(self.state, loaded, operations, now_ms)
+        steps = coalesced(operations)
+        loaded = self._load(*wanted(self.state, steps))
+        outcome = apply(self.state, loaded, steps, now_ms)
         if outcome.durable_change(self.state):
             cells = loaded.cells
             new_cells = sum(1 for row in outcome.rows if cells[row[:3]] is None)
@@ -222,17 +213,26 @@ def cost_of(operation: Operation) -> int:
             return 1
 
 
-Waiting = tuple[Operation, "asyncio.Future[Receipt]", int]
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A submitted operation that is not answered yet."""
+
+    operation: Operation
+    answer: asyncio.Future[Receipt]
+    cost: int
 
 
 class CommitQueue:
     """The writer thread, and the bounded queue in front of it.
 
+    One batch is with the thread at a time. What is submitted meanwhile waits on the event loop and
+    is the next batch as a whole: the busier the agent, the larger its commits. An idle thread gets
+    what one turn of the event loop brought in.
+
     Args:
         committer: used by the thread alone from `start` on.
         now_ms: the agent's clock.
-        on_commit: told on the event loop after each batch that changed something, before its
-            answers are given.
+        on_commit: told on the event loop after each batch, before its answers are given.
     """
 
     def __init__(
@@ -244,8 +244,10 @@ class CommitQueue:
         self._committer = committer
         self._now_ms = now_ms
         self._on_commit = on_commit
-        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._waiting: deque[_Waiting] = deque()
         self._waiting_cost = 0
+        self._handover: queue.SimpleQueue[list[_Waiting]] = queue.SimpleQueue()
+        self._busy = False  # a batch is with the thread, or about to be
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._write, name="tallyring-writer", daemon=True)
@@ -272,11 +274,15 @@ class CommitQueue:
             raise Unavailable(
                 "busy", why or "too many writes are waiting", hint="try again in a second"
             )
-        assert self._loop is not None
-        future: asyncio.Future[Receipt] = self._loop.create_future()
+        loop = self._loop
+        assert loop is not None
+        answer: asyncio.Future[Receipt] = loop.create_future()
         self._waiting_cost += cost
-        self._queue.put((operation, future, cost))
-        return await future
+        self._waiting.append(_Waiting(operation, answer, cost))
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._hand_over)
+        return await answer
 
     @property
     def waiting_cost(self) -> int:
@@ -291,68 +297,63 @@ class CommitQueue:
         """
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
-        assert self._ended is not None
-        await asyncio.shield(self._ended)
+            if not self._busy:
+                self._handover.put([])
+        await self.watch()
 
     async def watch(self) -> None:
         """Return when the thread has ended; raise what ended it."""
         assert self._ended is not None
         await asyncio.shield(self._ended)
 
+    def _hand_over(self) -> None:
+        """Give the thread what waits, up to the bound of a batch."""
+        batch: list[_Waiting] = []
+        cost = 0
+        while self._waiting and cost < BATCH_COST_MAX:
+            batch.append(self._waiting.popleft())
+            cost += batch[-1].cost
+        self._busy = bool(batch)
+        if batch or self._closed:
+            self._handover.put(batch)
+
     def _write(self) -> None:
-        """The writer thread."""
+        """The writer thread: an empty batch ends it."""
         assert self._loop is not None
         failure: BaseException | None = None
-        batch: list[Waiting] = []
+        batch: list[_Waiting] = []
         try:
-            while batch := self._take():
-                commit = self._committer.run([item[0] for item in batch], self._now_ms())
+            while batch := self._handover.get():
+                commit = self._committer.run([item.operation for item in batch], self._now_ms())
                 self._loop.call_soon_threadsafe(self._publish, batch, commit)
         except BaseException as error:  # noqa: BLE001 -- handed to `watch`, which ends the agent
             failure = error
         self._loop.call_soon_threadsafe(self._end, batch, failure)
 
-    def _take(self) -> list[Waiting]:
-        """Wait for an operation, then take all that wait, up to a bound; empty ends the thread."""
-        first = self._queue.get()
-        if first is None:
-            return []
-        batch, cost = [first], first[2]
-        for _ in range(self._queue.qsize()):
-            item = self._queue.get()
-            if item is None:
-                self._queue.put(None)
-                break
-            batch.append(item)
-            cost += item[2]
-            if cost >= BATCH_COST_MAX:
-                break
-        return batch
-
-    def _publish(self, batch: list[Waiting], commit: Commit) -> None:
+    def _publish(self, batch: list[_Waiting], commit: Commit) -> None:
         """Make a commit visible, tell the listeners, answer: in this order, on the event loop."""
+        self._hand_over()
         self.state = commit.state
         self._on_commit(commit)
-        for (_, future, cost), answer in zip(batch, commit.answers, strict=True):
-            self._waiting_cost -= cost
-            if future.done():
+        for item, answer in zip(batch, commit.answers, strict=True):
+            self._waiting_cost -= item.cost
+            if item.answer.done():
                 continue
             if isinstance(answer, Refused | Indefinite):
-                future.set_exception(answer)
+                item.answer.set_exception(answer)
             else:
-                future.set_result(Receipt(answer, commit.state))
+                item.answer.set_result(Receipt(answer, commit.state))
 
-    def _end(self, batch: list[Waiting], failure: BaseException | None) -> None:
+    def _end(self, batch: list[_Waiting], failure: BaseException | None) -> None:
         self._closed = True
         assert self._ended is not None
-        for _, future, _ in batch:
-            if not future.done():
-                future.set_exception(Indefinite("the writer failed; the agent is stopping"))
-        while not self._queue.empty():
-            item = self._queue.get()
-            if item is not None and not item[1].done():
-                item[1].set_exception(Unavailable("busy", "this agent is stopping"))
+        for item in batch:
+            if not item.answer.done():
+                item.answer.set_exception(Indefinite("the writer failed; the agent is stopping"))
+        for item in self._waiting:
+            if not item.answer.done():
+                item.answer.set_exception(Unavailable("busy", "this agent is stopping"))
+        self._waiting.clear()
         if failure is None:
             self._ended.set_result(None)
         else:

@@ -22,23 +22,18 @@ import structlog
 import uvloop
 from aiohttp import web
 
-from agent.api.app import make_app
+from agent.api.app import make_server
 from agent.api.clock import ManualClock
 from agent.api.services import Services
-from agent.apply import Announce
 from agent.commit import Commit, CommitQueue, Committer
-from agent.config import EMBEDDED, Config, load, read_secret
+from agent.config import Config, load, read_secret
 from agent.crdt import hybrid_clock, incarnation
 from agent.errors import ConfigError, StoreError
 from agent.exchange import Boot
 from agent.gossip.gossip import Gossip
-from agent.projection.connection import (
-    READ_CONNECTIONS_MAX,
-    WRITE_CONNECTIONS_MAX,
-    client_of,
-)
-from agent.projection.embedded import EmbeddedValkey
+from agent.operation import Announce
 from agent.projection.projector import Projector
+from agent.projection.rank_store import RankStore
 from agent.projection.reads import Ranks
 from agent.store.identity import Identity
 from agent.store.readers import Readers
@@ -106,17 +101,9 @@ async def _run(config: Config) -> None:
         queue.start()
         parts.push_async_callback(queue.stop)
 
-        url, embedded = config.redis.url, None
-        if url == EMBEDDED:
-            embedded = EmbeddedValkey(folder, config.redis.port)
-            parts.push_async_callback(embedded.stop)
-            await embedded.start()
-            url = embedded.url
-        writing = client_of(url, config.redis.timeout_s, WRITE_CONNECTIONS_MAX)
-        parts.push_async_callback(writing.aclose)
-        reading = client_of(url, config.redis.timeout_s, READ_CONNECTIONS_MAX)
-        parts.push_async_callback(reading.aclose)
-        projector = Projector(config, readers, lambda: queue.state, writing, physical_ms)
+        rank_store = await RankStore.open(config)
+        parts.push_async_callback(rank_store.close)
+        projector = Projector(config, readers, lambda: queue.state, rank_store.writes, physical_ms)
 
         listening = _listening(config)
         config = _with_port(config, listening.getsockname()[1])
@@ -126,7 +113,7 @@ async def _run(config: Config) -> None:
             config=config,
             queue=queue,
             readers=readers,
-            ranks=Ranks(config, lambda: queue.state, reading),
+            ranks=Ranks(config, lambda: queue.state, rank_store.reads),
             projector=projector,
             now_ms=physical_ms,
             exchange=gossip.answer,
@@ -142,8 +129,7 @@ async def _run(config: Config) -> None:
             loops.create_task(projector.run())
             loops.create_task(gossip.run())
             loops.create_task(_watch_disk(config, queue))
-            if embedded is not None:
-                loops.create_task(embedded.run())
+            loops.create_task(rank_store.run())
 
 
 @contextmanager
@@ -211,7 +197,7 @@ def _with_port(config: Config, port: int) -> Config:
 @asynccontextmanager
 async def _serving(services: Services, listening: socket.socket) -> AsyncIterator[None]:
     """The HTTP server on a socket, while the context lasts."""
-    runner = web.AppRunner(make_app(services), access_log=None)
+    runner = web.ServerRunner(make_server(services))
     await runner.setup()
     try:
         await web.SockSite(runner, listening, shutdown_timeout=SHUTDOWN_S).start()

@@ -16,9 +16,11 @@ from rich.console import Console
 from bench import writes
 from bench.figures import Figure, show
 from bench.links import links
+from bench.load import LoadError
 from bench.merges import merges
 from bench.refill import refill
 from bench.world import FULL, QUICK, Scale, World, world
+from cluster.local_ring import RingError
 
 # In this order: the large board is filled first, and refilled last.
 ON_ONE_AGENT: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
@@ -55,7 +57,7 @@ async def run(folder: Path, scale: Scale, groups: set[str], console: Console) ->
 
 
 def main() -> int:
-    """Run what the options say and print it. The exit code tells whether it ran, not what it found."""
+    """Run what the options say and print it. The exit code tells only whether it ran."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="fewer, shorter rounds; 100,000 members"
@@ -70,12 +72,16 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(GROUPS)}")
     scale = QUICK if options.quick else FULL
     console = Console(stderr=options.json)
-    with (
-        tempfile.TemporaryDirectory(prefix="tallyring-bench-") as folder,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        groups = set(options.groups) or set(GROUPS)
-        figures = runner.run(run(Path(folder), scale, groups, console))
+    groups = set(options.groups) or set(GROUPS)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="tallyring-bench-") as folder,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            figures = runner.run(run(Path(folder), scale, groups, console))
+    except (RingError, LoadError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
     if options.json:
         print(json.dumps([figure.document() for figure in figures]))
     else:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +85,31 @@ def _short(number: float) -> str:
 
 
 def show(figures: Sequence[Figure], console: Console) -> None:
-    """Print the figures as a table."""
-    table = Table(title="Tallyring on this machine (min / median / max of the rounds)")
-    for name in ("measured", "unit", "result", "beside", "ratio", "aim", ""):
-        table.add_column(name)
+    """Print the figures, a few lines each, so that they also fit a narrow terminal."""
+    console.print("min / median / max of the rounds; ratios are medians, round by round")
     for figure in figures:
-        aim = "" if figure.aim is None else str(figure.aim)
-        if figure.ratio_to is not None:
-            aim += f" of {figure.ratio_to}"
-        met = "" if figure.aim is None else ("met" if figure.aim.met(figure.judged) else "missed")
-        table.add_row(
-            figure.name + (f"\n  {figure.note}" if figure.note else ""),
-            figure.unit,
-            _three(figure.values),
-            "\n".join(f"{name}: {_three(values)}" for name, values in figure.beside.items()),
-            "\n".join(f"{figure.ratio(name):.3g}" for name in figure.beside),
-            aim,
-            met,
-        )
-    console.print(table, highlight=False)
+        console.print(f"\n{figure.name}", style="bold", markup=False, highlight=False)
+        for line in _lines(figure):
+            console.print(f"    {line}", markup=False, highlight=False)
+
+
+def _lines(figure: Figure) -> Iterator[str]:
+    line = f"{_three(figure.values)} {figure.unit}"
+    if figure.aim is not None and figure.ratio_to is None:
+        line += f"   aim {figure.aim}: {_met(figure)}"
+    yield line
+    for name, values in figure.beside.items():
+        line = f"{name}: {_three(values)}   ratio {figure.ratio(name):.3g}"
+        if name == figure.ratio_to:
+            line += f"   aim {figure.aim}: {_met(figure)}"
+        yield line
+    if figure.note:
+        yield figure.note
+
+
+def _met(figure: Figure) -> str:
+    assert figure.aim is not None
+    return "met" if figure.aim.met(figure.judged) else "MISSED"
 
 
 def _three(values: Sequence[float]) -> str:

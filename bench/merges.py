@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 
-from agent.apply import Define, Merge, Merged
+from agent.operation import Define, Merge, Merged
 from agent.boards.definition import Definition
 from agent.commit import Committer
 from agent.crdt.cell import Row

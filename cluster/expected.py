@@ -52,7 +52,8 @@ class BoardSpec:
         if self.score is not None:
             bound = max(abs(self.score[0]), abs(self.score[1]))
         else:
-            bound = 2**28 - 1 if self.rule == "best" or self.grow_only else 2**27 - 1
+            # Else the least score, -2**27, is the greatest in size.
+            bound = 2**28 - 1 if self.rule == "best" or self.grow_only else 2**27
         return EXACT_BITS - int(bound).bit_length()
 
     @property

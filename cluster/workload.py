@@ -99,7 +99,8 @@ class Departures:
     }
 
     def __init__(self, *, whole_year: bool = False, rows_max: int | None = None) -> None:
-        self._until = "2014" if whole_year else FIRST_QUARTER_END
+        # In UTC: the year's last evening lies in 2014.
+        self._until = "9999" if whole_year else FIRST_QUARTER_END
         total = DEPARTURES_ROWS if whole_year else FIRST_QUARTER_ROWS
         self.rows_total = total if rows_max is None else min(total, rows_max)
 

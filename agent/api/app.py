@@ -1,13 +1,12 @@
-"""The application: the router and the error handling, made from the route table.
+"""The HTTP server of an agent, made from the route table: routing, errors, counts.
 
-There is no middleware: each route is wrapped once, when the application is made, so that a hot
-request passes through one coroutine only.
+There are no middlewares and no application around it: a hot request passes through one coroutine
+between aiohttp's parser and its handler.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -15,78 +14,73 @@ from agent.api.auth import LOOPBACK
 from agent.api.metrics import AgentCollector
 from agent.api.problem import problem_response
 from agent.api.route import Call, Route
+from agent.api.router import Router
 from agent.api.services import Services
 from agent.api.table import ROUTES
-from agent.errors import MethodNotAllowed, NotFound
+from agent.errors import Malformed
 
-AioHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+# After a refusal the rest of a body is still read for so long, so that the client sees the answer.
+LINGER_S = 2.0
 UNKNOWN = "unknown"
 
 
-def make_app(services: Services) -> web.Application:
-    """The HTTP application of an agent. Serve it without an access log.
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A route as it is served: with the query of a request without one, and its counts."""
+
+    route: Route
+    no_query: dict[str, int | bool | str | None]
+    counts: list[int]
+
+
+def make_server(services: Services) -> web.Server:
+    """The server of an agent, for a `web.ServerRunner`.
 
     The limits on bodies are the routes' own (agent/api/bodies.py); aiohttp's is not used.
     """
-    app = web.Application()
     services.registry.register(AgentCollector(services))
-    for route in ROUTES:
-        handler = _dispatched(services, route)
-        resource = app.router.add_resource(_PART.sub(r"{\1:[^/]+}", route.path))
-        resource.add_route(route.method, handler)
-        if route.method == "GET":
-            resource.add_route("HEAD", handler)
-    app.router.add_route("*", "/{rest:.*}", _unmatched(services, ROUTES))
-    return app
+    router = Router(
+        (route.method, route.path, _Target(route, route.defaults(), services.counts.of(route.path)))
+        for route in ROUTES
+    )
+    auth, unknown = services.auth, services.counts.of(UNKNOWN)
 
-
-_PART = re.compile(r"\{(\w+)\}")
-
-
-def _dispatched(services: Services, route: Route) -> AioHandler:
-    """The route's handler with what surrounds it: who calls, the query, errors, counts."""
-    handler, scope = route.handler, route.scope
-    no_query = route.defaults()
-    auth, counts = services.auth, services.counts.of(route.path)
-
-    async def dispatch(request: web.Request) -> web.StreamResponse:
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        counts = unknown
         try:
-            caller = LOOPBACK if scope is None else auth.caller(request, scope)
-            text = request.rel_url.raw_query_string
-            query = route.parse_query(text) if text else no_query
-            response = await handler(Call(services, request, caller, query))
+            path, _, text = request.raw_path.partition("?")
+            target, values = router.find(request.method, path)
+            counts, route = target.counts, target.route
+            caller = LOOPBACK if route.scope is None else auth.caller(request, route.scope)
+            query = route.parse_query(text) if text else target.no_query
+            if "Expect" in request.headers:
+                await _expected(request)
+            response = await route.handler(Call(services, request, caller, values, query))
         except Exception as error:  # noqa: BLE001 -- every error becomes an answer, and is logged
             response = problem_response(error)
+            _end_body(request, response)
         counts[response.status // 100] += 1
         return response
 
-    return dispatch
+    return web.Server(handle, access_log=None, lingering_time=LINGER_S)
 
 
-def _unmatched(services: Services, routes: Iterable[Route]) -> AioHandler:
-    """Answers what no route takes: 405 where the path has other methods, else 404."""
-    counts = services.counts.of(UNKNOWN)
-    paths = [(re.compile(_PART.sub(r"[^/]+", r.path)), r.method) for r in routes]
+async def _expected(request: web.BaseRequest) -> None:
+    """Tell a client that waits before it sends its body that the head was all right."""
+    if request.headers["Expect"].lower() != "100-continue":
+        raise Malformed("Expect: only 100-continue is known")
+    if request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    async def unmatched(request: web.Request) -> web.StreamResponse:
-        path = request.rel_url.raw_path
-        methods: set[str] = {method for pattern, method in paths if pattern.fullmatch(path)}
-        if "GET" in methods:
-            methods.add("HEAD")
-        if methods:
-            allow = ", ".join(sorted(methods))
-            response = problem_response(
-                MethodNotAllowed(f"{request.method[:20]} is no method of this path", allow)
-            )
-        else:
-            response = problem_response(
-                NotFound(
-                    "unknown_route",
-                    f"there is no route {path[:200]!r}",
-                    hint="GET /openapi.json lists them all",
-                )
-            )
-        counts[response.status // 100] += 1
-        return response
 
-    return unmatched
+def _end_body(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """After a refusal: a connection with the rest of a body in it is not used again.
+
+    Of a body whose encoding is broken there is no rest that could be read.
+    """
+    content = request.content
+    if content.exception() is not None:
+        response.force_close()
+        content.feed_eof()
+    elif not content.is_eof():
+        response.force_close()

@@ -103,7 +103,7 @@ class Auth:
             self._seen.tokens = read_tokens(tokens_file)
             self._seen.mtime_ns = tokens_file.stat().st_mtime_ns
 
-    def caller(self, request: web.Request, scope: Scope) -> Token:
+    def caller(self, request: web.BaseRequest, scope: Scope) -> Token:
         """Who calls, once that is clear and the scope allows it.
 
         Raises:
@@ -113,7 +113,7 @@ class Auth:
         if self._path is None:
             _check_loopback(request)
             return LOOPBACK
-        token = self._token(self._path, request.headers.get("Authorization", ""))
+        token = self._token(request.headers.get("Authorization", ""))
         if scope not in token.scopes:
             raise Forbidden(
                 f"token {token.name!r} has no scope {scope!r}",
@@ -121,14 +121,14 @@ class Auth:
             )
         return token
 
-    def _token(self, path: Path, header: str) -> Token:
+    def _token(self, header: str) -> Token:
         hint = "send the header 'Authorization: Bearer TOKEN'"
         if header[: len(_BEARER)].lower() != _BEARER:
             raise Unauthorized("this route needs a token", hint=hint)
         text = header[len(_BEARER) :].strip()
         digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
         found = None
-        for token in self._tokens(path):
+        for token in self.tokens():
             # Every token is compared, each in constant time: timing tells nothing.
             if hmac.compare_digest(token.sha256, digest):
                 found = token
@@ -136,10 +136,10 @@ class Auth:
             raise Unauthorized("this token is not known", hint=hint)
         return found
 
-    def _tokens(self, path: Path) -> tuple[Token, ...]:
+    def tokens(self) -> tuple[Token, ...]:
         """The tokens in force. One stat a second, and a read of a small file when it changed."""
-        now_s = self._monotonic_s()
-        if now_s - self._seen.looked_s < LOOK_AGAIN_S:
+        path, now_s = self._path, self._monotonic_s()
+        if path is None or now_s - self._seen.looked_s < LOOK_AGAIN_S:
             return self._seen.tokens
         self._seen.looked_s = now_s
         try:
@@ -151,23 +151,26 @@ class Auth:
         return self._seen.tokens
 
 
-def _check_loopback(request: web.Request) -> None:
-    if not _is_loopback(request.remote or ""):
-        raise Forbidden(
-            "without auth.tokens_file only this machine may call",
-            hint="configure auth.tokens_file and send a token",
-        )
+def _check_loopback(request: web.BaseRequest) -> None:
     headers = request.headers
-    host = headers.get("Host", "")
-    if not _is_address(host):
-        # A name that a foreign page made point to this machine (DNS rebinding).
-        raise Forbidden(f"Host: {host[:80]!r} is not an address of this machine")
-    origin = headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != host:
-        raise Forbidden(f"Origin: a page of {origin[:80]!r} may not call this agent")
+    refusal = _refusal(request.remote or "", headers.get("Host", ""), headers.get("Origin"))
+    if refusal is not None:
+        raise Forbidden(refusal, hint="configure auth.tokens_file and send a token")
 
 
 @lru_cache(1024)
+def _refusal(remote: str, host: str, origin: str | None) -> str | None:
+    """Why a caller without a token may not call; None where it may."""
+    if not _is_loopback(remote):
+        return "without auth.tokens_file only this machine may call"
+    if not _is_address(host):
+        # A name that a foreign page made point to this machine (DNS rebinding).
+        return f"Host: {host[:80]!r} is not an address of this machine"
+    if origin is not None and urlsplit(origin).netloc != host:
+        return f"Origin: a page of {origin[:80]!r} may not call this agent"
+    return None
+
+
 def _is_loopback(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
@@ -177,7 +180,6 @@ def _is_loopback(host: str) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-@lru_cache(1024)
 def _is_address(host: str) -> bool:
     """Whether a Host header is an address or `localhost`, with or without a port."""
     try:

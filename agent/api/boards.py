@@ -13,7 +13,6 @@ from agent.api.answers import (
 )
 from agent.api.bodies import Decoder
 from agent.api.route import Call
-from agent.apply import BoardChanged, Define, Reset, Retire
 from agent.boards import definition as definitions
 from agent.boards.catalog import Board, Overruled
 from agent.boards.change import next_version
@@ -21,6 +20,7 @@ from agent.boards.definition import Definition, ScoreRange
 from agent.boards.scale import scale_of
 from agent.crdt.space import BOARD_NAME
 from agent.errors import Malformed
+from agent.operation import BoardChanged, Define, Reset, Retire
 from agent.store.snapshot import SqliteSnapshot
 
 OVERRULED_MEMBERS_MAX = 10_001  # a count beyond this says "many", and stays cheap

@@ -80,7 +80,7 @@ def path_of(error: Exception) -> str:
     return (match["path"] or "") if match else ""
 
 
-def media_of(request: web.Request) -> str:
+def media_of(request: web.BaseRequest) -> str:
     """Whether a body is JSON or msgpack, by its Content-Type.
 
     Nothing else is taken, not even without a type: a page of another site can make a browser send
@@ -105,7 +105,7 @@ def media_of(request: web.Request) -> str:
     return media
 
 
-async def read_body(request: web.Request, bytes_max: int) -> bytes:
+async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
     """A request's whole body, decompressed.
 
     Raises:
@@ -118,7 +118,8 @@ async def read_body(request: web.Request, bytes_max: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        while chunk := await content.readany():
+        while not content.at_eof():
+            chunk = await content.readany()
             size += len(chunk)
             if size > bytes_max:
                 raise TooLarge(f"body: over {bytes_max} bytes (after decompression)")
@@ -128,7 +129,7 @@ async def read_body(request: web.Request, bytes_max: int) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def answer_media(request: web.Request) -> str:
+def answer_media(request: web.BaseRequest) -> str:
     """The form of the answer: what Accept asks for, else that of the request's own body."""
     headers = request.headers
     accept = headers.get("Accept", "*/*")

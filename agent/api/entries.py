@@ -7,7 +7,7 @@ they are applied (agent/boards/tally.py), and the answer is given when they are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 from aiohttp import web
@@ -17,13 +17,13 @@ from agent.api.bodies import Decoder, path_of, refuse
 from agent.api.position import position_of
 from agent.api.ranks import ranks_of
 from agent.api.route import Call
-from agent.apply import Write, Written
 from agent.boards.definition import COUNTERS
 from agent.boards.entry import BoardEntry, Entry
 from agent.boards.tally import Group
 from agent.commit import Receipt
 from agent.errors import EntryError, Malformed, NotFound, Refused
 from agent.limits import BATCH_ENTRIES_MAX
+from agent.operation import Write, Written
 
 KEY_HEADER = "Idempotency-Key"
 _Many = msgspec.Meta(min_length=1, max_length=BATCH_ENTRIES_MAX)
@@ -55,6 +55,7 @@ _entry: Decoder[Entry] = Decoder(Entry)
 _entry_batch: Decoder[EntryBatch] = Decoder(EntryBatch)
 _board_entry_batch: Decoder[BoardEntryBatch] = Decoder(BoardEntryBatch)
 _counter_add: Decoder[CounterAdd] = Decoder(CounterAdd)
+_any_values: Decoder[dict[str, Any]] = Decoder(dict[str, Any])
 _counter_batch: Decoder[dict[str, int | float]] = Decoder(CounterBatch)
 
 
@@ -132,11 +133,19 @@ async def add_to_counters(call: Call) -> web.Response:
     """POST /v1/counters."""
     call.allow(COUNTERS)
     data, media = await call.body()
-    body = _counter_batch.decode(data, media)
+    try:
+        body = _counter_batch.decode(data, media)
+    except Malformed:
+        _refuse_amount(data, media)
+        raise
     if KEY_HEADER in call.request.headers:
         raise Malformed(f"{KEY_HEADER}: goes with a single counter")
     group = Group(COUNTERS, [Entry(name, by) for name, by in body.items()], range(len(body)))
-    receipt = await _submit(call, len(body), group)
+    try:
+        receipt = await _submit(call, len(body), group)
+    except Refused as error:
+        _name_counter(error, list(body))
+        raise
     fresh = call.services.freshness.of(receipt.state)
     counters = [
         CounterAnswer(name, value, *fresh)
@@ -187,6 +196,25 @@ def _refuse_single(error: Refused, add: str = "add", member: str = "member") -> 
         named = {"add": add, "member": member}.get(field, field)
         error.detail = f"{named}:{rest}"
     raise error
+
+
+def _refuse_amount(data: bytes, media: str) -> None:
+    """Refuse a batch of counters that has a value which is no number, naming the counter."""
+    try:
+        body = _any_values.parse(data, media)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return
+    for index, (name, value) in enumerate(body.items()):
+        if type(value) not in (int, float):
+            detail = f"{name[:80]!r}: expected an integer, got `{type(value).__name__}`"
+            raise Malformed(detail, errors=(EntryError(index, "malformed", detail),))
+
+
+def _name_counter(error: Refused, names: list[str]) -> None:
+    """Name the counter, instead of the field of the entry that stands for it."""
+    if error.errors:
+        name = names[error.errors[0].index][:80]
+        error.detail = f"{name!r}: {error.detail.partition(': ')[2]}"
 
 
 async def _submit(call: Call, entries: int, *groups: Group) -> Receipt:

@@ -17,7 +17,6 @@ from agent.api.bodies import JSON, MSGPACK
 from agent.api.problem import CODES, Problem
 from agent.api.route import Query, Route
 
-SUCCESS = "200"
 REF = "#/components/schemas/{name}"
 PROBLEM = "application/problem+json"
 _PATH_PART = re.compile(r"\{(\w+)\}")
@@ -30,9 +29,9 @@ _PART_SUMMARIES = {
 
 def codes_of(route: Route) -> list[str]:
     """Every code that a route can answer with, its own and those that follow from its form."""
-    codes = ["internal", *route.codes]
+    codes = ["internal", "malformed", *route.codes]
     if route.scope is not None:
-        codes += ["unauthorized", "forbidden", "malformed"]
+        codes += ["unauthorized", "forbidden"]
     if route.bodies:
         codes += ["too_large", "unsupported_media"]
     if route.method != "GET" and route.scope is not None:
@@ -76,7 +75,8 @@ def _operation(route: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
         "operationId": route.handler.__name__,
         "summary": route.summary,
         "parameters": [*map(_path_part, _PATH_PART.findall(route.path)), *map(_query, route.query)],
-        "responses": {SUCCESS: _answer(route, schema_of)} | _problems(route),
+        "responses": _problems(route)
+        | {str(status): _answer(route, schema_of) for status in route.statuses},
     }
     if route.scope is not None:
         operation["security"] = [{}, {"token": []}]

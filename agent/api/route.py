@@ -53,23 +53,25 @@ class Query:
 class Call:
     """One request, on its way through a handler."""
 
-    __slots__ = ("caller", "query", "request", "services")
+    __slots__ = ("caller", "parts", "query", "request", "services")
 
     def __init__(
         self,
         services: Services,
-        request: web.Request,
+        request: web.BaseRequest,
         caller: Token,
+        parts: Mapping[str, str],
         query: Mapping[str, Any],
     ) -> None:
         self.services = services
         self.request = request
         self.caller = caller
+        self.parts = parts
         self.query = query
 
     def path(self, name: str) -> str:
         """A part of the path, decoded."""
-        return self.request.match_info[name]
+        return self.parts[name]
 
     def board_name(self) -> str:
         """The board that the path names.
@@ -77,7 +79,7 @@ class Call:
         Raises:
             Forbidden: not a board of the caller's token.
         """
-        name = self.request.match_info["board"]
+        name = self.parts["board"]
         self.allow(name)
         return name
 
@@ -136,6 +138,8 @@ class Route:
     answer: the type of the answer; None where it is not JSON.
     bodies: the types of which the body is one; none where there is no body.
     codes: the errors that it has beside those that every route has.
+    media: of an answer without a type.
+    statuses: those that come with the answer.
     """
 
     method: Literal["GET", "PUT", "POST", "DELETE"]
@@ -149,6 +153,7 @@ class Route:
     query: tuple[Query, ...] = ()
     codes: tuple[str, ...] = ()
     media: str = "application/json"
+    statuses: tuple[int, ...] = (200,)
 
     def defaults(self) -> dict[str, QueryValue]:
         """The query of a request without one."""

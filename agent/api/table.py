@@ -177,6 +177,7 @@ ROUTES: tuple[Route, ...] = (
         None,
         "Whether the agent can serve everything; 503 and the reasons if not.",
         answers.ReadyAnswer,
+        statuses=(200, 503),
     ),
     Route("GET", "/metrics", status.metrics, "read", "Metrics.", media="text/plain"),
     Route("GET", "/openapi.json", show_openapi, "read", "This document."),
@@ -186,6 +187,7 @@ ROUTES: tuple[Route, ...] = (
         ring.exchange,
         None,
         "For agents of the ring: one exchange, framed and proven as docs/protocol.md says.",
+        codes=("too_large",),
         media="application/octet-stream",
     ),
 )

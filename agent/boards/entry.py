@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,9 @@ import msgspec
 from agent.errors import Malformed, OutOfRange
 from agent.limits import AHEAD_MS_MAX, MEMBER_BYTES_MAX, SCORE_MAX, TIME_MS_MAX, TIME_MS_MIN
 
+_RFC_3339 = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -80,11 +84,12 @@ def time_ms(at: int | float | str, now_ms: int, field: str = "at") -> int:
         OutOfRange: further than 60 s ahead of `now_ms`, or outside the years 1 to 4199.
     """
     if isinstance(at, str):
+        # `fromisoformat` reads more than RFC 3339 allows: weeks, times without seconds, a NUL.
         try:
-            moment = datetime.fromisoformat(at)
+            moment = datetime.fromisoformat(at.upper()) if _RFC_3339.fullmatch(at) else None
         except ValueError:
             moment = None
-        if moment is None or moment.tzinfo is None or "T" not in at.upper():
+        if moment is None:
             raise Malformed(
                 f"{field}: {at[:40]!r} is not an RFC 3339 time",
                 hint="for example 2026-11-30T13:00:00Z, or integer milliseconds since 1970",

@@ -53,24 +53,31 @@ class Cells(Protocol):
 
 @dataclass(slots=True)
 class Effect:
-    """What a group does: new values of cells, new totals, the score after each entry."""
+    """What a group does to its board.
+
+    hlc: the hybrid clock afterwards.
+    values, totals: new values of cells, and new totals.
+    scores: the member's score after each entry; of no meaning for a refused one.
+    refused: the entries that were refused, by their index, and why. They change nothing.
+    """
 
     hlc: int
     values: dict[Key, Value] = field(default_factory=dict)
     totals: dict[MemberKey, Total] = field(default_factory=dict)
     scores: list[int] = field(default_factory=list)
+    refused: list[tuple[int, Refused]] = field(default_factory=list)
 
 
 class _Tally:
     """One member's share of a group on a `sum` board."""
 
-    __slots__ = ("down", "down_ms", "first_ms", "index", "key", "score", "total", "up", "up_ms")
+    __slots__ = ("down", "down_ms", "first_ms", "key", "room", "score", "total", "up", "up_ms")
 
-    def __init__(self, key: MemberKey, total: Total | None, index: int) -> None:
+    def __init__(self, key: MemberKey, total: Total | None, up: Value | None) -> None:
         self.key = key
-        self.index = index  # of the member's first entry in the request
         self.total = total
         self.score = 0 if total is None else total.score
+        self.room = COUNTER_SLOT_MAX - (0 if up is None else up[0])  # left in the `+` slot
         self.up = self.down = 0
         self.up_ms = self.down_ms = -(2**63)
         self.first_ms: int | None = None  # of an entry that adds 0 to an unknown member
@@ -97,33 +104,38 @@ def needs(board: Board, group: Group, inc: int, cells: set[Key], members: set[Me
 
 
 def tally(board: Board, group: Group, cells: Cells, inc: int, hlc: int, now_ms: int) -> Effect:
-    """What a group does to its board.
+    """What a group does to its board, all of it or nothing.
 
     Args:
         inc: the incarnation that writes.
-        hlc: the hybrid clock; `Effect.hlc` is the clock afterwards.
+        hlc: the hybrid clock.
         now_ms: the time of entries without `at`.
 
     Raises:
         Refused: one or more entries were refused; all of them (up to a bound) are named by index.
     """
-    assert board.definition is not None
-    effect = Effect(hlc)
-    refused: list[tuple[int, Refused]] = []
-    match board.definition.rule:
-        case "sum":
-            _tally_sum(board, group, cells, inc, now_ms, effect, refused)
-        case "best":
-            _tally_register(board, group, cells, _best(board.definition), now_ms, effect, refused)
-        case "latest":
-            _tally_register(board, group, cells, _latest, now_ms, effect, refused)
-    if refused:
-        refuse(refused)
+    effect = tally_each(board, group, cells, inc, hlc, now_ms)
+    if effect.refused:
+        raise refusal(effect.refused)
     return effect
 
 
-def refuse(refused: list[tuple[int, Refused]]) -> NoReturn:
-    """Raise the first refusal, carrying all of them up to a bound, by index in the request."""
+def tally_each(board: Board, group: Group, cells: Cells, inc: int, hlc: int, now_ms: int) -> Effect:
+    """What a group does to its board where each entry stands alone: see `Effect.refused`."""
+    assert board.definition is not None
+    effect = Effect(hlc)
+    match board.definition.rule:
+        case "sum":
+            _tally_sum(board, group, cells, inc, now_ms, effect)
+        case "best":
+            _tally_register(board, group, cells, _best(board.definition), now_ms, effect)
+        case "latest":
+            _tally_register(board, group, cells, _latest, now_ms, effect)
+    return effect
+
+
+def refusal(refused: Sequence[tuple[int, Refused]]) -> Refused:
+    """The first refusal, carrying all of them up to a bound, by index in the request."""
     index, first = refused[0]
     first.errors = tuple(
         EntryError(i, error.code, error.detail, error.hint)
@@ -131,30 +143,27 @@ def refuse(refused: list[tuple[int, Refused]]) -> NoReturn:
     )
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     first.detail = f"entries[{index}].{first.detail}{more}"
-    raise first
+    return first
 
 
 def _tally_sum(
-    board: Board,
-    group: Group,
-    cells: Cells,
-    inc: int,
-    now_ms: int,
-    effect: Effect,
-    refused: list[tuple[int, Refused]],
+    board: Board, group: Group, cells: Cells, inc: int, now_ms: int, effect: Effect
 ) -> None:
     assert board.definition is not None
     least, greatest = board.definition.score_range()
     grow_only = board.definition.grow_only
     space = board.space
+    up, down = slot_of_replica(Kind.UP, inc), slot_of_replica(Kind.DOWN, inc)
     tallies: dict[str, _Tally] = {}
     scores = effect.scores
     for index, entry in zip(group.indexes, group.entries, strict=True):
+        score = 0
         try:
             mine = tallies.get(entry.member)
             if mine is None:
                 key = (space, name_bytes(entry.member))
-                mine = tallies[entry.member] = _Tally(key, cells.total(key), index)
+                mine = _Tally(key, cells.total(key), cells.value((*key, up)))
+                tallies[entry.member] = mine
             amount = entry.add
             if (
                 type(amount) is not int
@@ -167,9 +176,12 @@ def _tally_sum(
             at_ms = now_ms if entry.at is None else time_ms(entry.at, now_ms)
             score = mine.score + amount
             # Concurrent regions may have carried the total out of the range: back in is allowed.
-            if (score > greatest and amount > 0) or (score < least and amount < 0):
+            too_low = score < least and amount < 0 and not grow_only
+            if too_low or (score > greatest and amount > 0):
                 _out_of_range("add", amount, score, least, greatest)
             if amount > 0:
+                if mine.up + amount > mine.room:
+                    _slot_is_full()
                 mine.up += amount
                 if at_ms > mine.up_ms:
                     mine.up_ms = at_ms
@@ -178,54 +190,49 @@ def _tally_sum(
                     raise OutOfRange(
                         "grow_only", f"add: {amount} on board {board.name!r}, which only grows"
                     )
-                mine.down -= amount
-                mine.down_ms = max(mine.down_ms, at_ms)
+                _take(mine, -amount, at_ms, cells.value((*mine.key, down)))
             elif mine.total is None and not mine.up and not mine.down and mine.first_ms is None:
                 mine.first_ms = at_ms
             mine.score = score
-            scores.append(score)
         except Refused as error:
-            refused.append((index, error))
-    up, down = slot_of_replica(Kind.UP, inc), slot_of_replica(Kind.DOWN, inc)
+            effect.refused.append((index, error))
+        scores.append(score)
     for mine in tallies.values():
-        try:
-            _settle(mine, cells, up, down, effect)
-        except Refused as error:
-            refused.append((mine.index, error))
+        _settle(mine, cells, up, down, effect)
+
+
+def _take(mine: _Tally, amount: int, at_ms: int, down: Value | None) -> None:
+    if mine.down + amount > COUNTER_SLOT_MAX - (0 if down is None else down[0]):
+        _slot_is_full()
+    mine.down += amount
+    mine.down_ms = max(mine.down_ms, at_ms)
+
+
+def _slot_is_full() -> NoReturn:
+    raise OutOfRange(
+        "out_of_range",
+        f"add: what this agent added to the member would be over {COUNTER_SLOT_MAX} in all",
+    )
 
 
 def _settle(mine: _Tally, cells: Cells, up: bytes, down: bytes, effect: Effect) -> None:
     """Turn one member's tally into new values of its two slots, and its new total."""
     total = mine.total
-    if mine.first_ms is not None and not mine.up:
-        mine.up_ms = mine.first_ms
     if mine.up or mine.first_ms is not None:
-        total = _grow(mine, cells, up, mine.up, mine.up_ms, total, effect)
+        at_ms = mine.up_ms if mine.up or mine.first_ms is None else mine.first_ms
+        total = _grow((*mine.key, up), mine.up, at_ms, total, cells, effect)
     if mine.down:
-        total = _grow(mine, cells, down, mine.down, mine.down_ms, total, effect)
+        total = _grow((*mine.key, down), mine.down, mine.down_ms, total, cells, effect)
     if total is not None and total is not mine.total:
         effect.totals[mine.key] = total
 
 
 def _grow(
-    mine: _Tally,
-    cells: Cells,
-    slot: bytes,
-    amount: int,
-    at_ms: int,
-    total: Total | None,
-    effect: Effect,
+    key: Key, amount: int, at_ms: int, total: Total | None, cells: Cells, effect: Effect
 ) -> Total:
-    key = (*mine.key, slot)
     old = cells.value(key)
-    new = counter.add(old, amount, at_ms)
-    if new[0] > COUNTER_SLOT_MAX:
-        raise OutOfRange(
-            "out_of_range",
-            f"add: this agent's additions to the member would be over {COUNTER_SLOT_MAX} in all",
-        )
-    effect.values[key] = new
-    return counter.replace(total, slot[0], old, new)
+    new = effect.values[key] = counter.add(old, amount, at_ms)
+    return counter.replace(total, key[2][0], old, new)
 
 
 def _amount(entry: Entry) -> int:
@@ -269,13 +276,7 @@ def _latest(
 
 
 def _tally_register(
-    board: Board,
-    group: Group,
-    cells: Cells,
-    write: Write,
-    now_ms: int,
-    effect: Effect,
-    refused: list[tuple[int, Refused]],
+    board: Board, group: Group, cells: Cells, write: Write, now_ms: int, effect: Effect
 ) -> None:
     assert board.definition is not None
     definition = board.definition
@@ -283,6 +284,7 @@ def _tally_register(
     slot = slot_of_one(Kind.BEST if definition.rule == "best" else Kind.LATEST)
     values, scores = effect.values, effect.scores
     for index, entry in zip(group.indexes, group.entries, strict=True):
+        score = 0
         try:
             key = (board.space, name_bytes(entry.member), slot)
             score = _score(entry, definition.rule)
@@ -295,11 +297,12 @@ def _tally_register(
             if value is not current:
                 values[key] = value
             if definition.rule == "best":
-                scores.append(max_register.score_of(value, low=definition.low))
+                score = max_register.score_of(value, low=definition.low)
             else:
-                scores.append(lww_register.score_of(value))
+                score = lww_register.score_of(value)
         except Refused as error:
-            refused.append((index, error))
+            effect.refused.append((index, error))
+        scores.append(score)
 
 
 def _score(entry: Entry, rule: str) -> int:

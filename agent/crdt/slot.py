@@ -63,6 +63,7 @@ KINDS_OF_REPLICA = frozenset(
 KINDS_OF_KEY = frozenset({Kind.FACT, Kind.VOID})
 KINDS_OF_NAME = frozenset(Kind) - KINDS_OF_ONE - KINDS_OF_REPLICA - KINDS_OF_KEY
 
+COUNTER_KINDS = frozenset({Kind.UP, Kind.DOWN})
 # The counter slots of a member are neighbours in key order: '+' (2B) to '-' (2D). The byte between
 # them, ',' (2C), is never given to a kind: a range over both must hold nothing else.
 COUNTER_SLOTS_FROM = bytes([Kind.UP])

@@ -15,7 +15,7 @@ from random import Random
 import structlog
 
 from agent import exchange
-from agent.apply import Merge, State
+from agent.apply import State
 from agent.commit import Commit, CommitQueue
 from agent.config import Config
 from agent.crdt.document import Status
@@ -24,6 +24,7 @@ from agent.exchange import Boot, ChunkLimits, Cursor, PeerView, Reply, Request, 
 from agent.gossip import proof, schedule, wire
 from agent.gossip.client import CONTENT_TYPE, Client
 from agent.gossip.link import DOWN_S, Link, PeerStatus
+from agent.operation import Merge
 from agent.store.readers import Readers
 
 log = structlog.get_logger("tallyring.gossip")

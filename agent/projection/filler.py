@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from functools import partial
 
 from agent.projection.keys import BOARDS_PATTERN, COUNTER_PREFIX, COUNTERS_PATTERN
 from agent.projection.link import Link
 from agent.projection.refill import Filling, Places
 from agent.projection.scripts import Change
-from agent.projection.source import read_members
+from agent.projection.source import Members, read_members
 from agent.projection.status import Counts
 from agent.store.readers import Readers
 
-SCAN_CELLS_MAX = 5_000  # read at a time: about 50 ms between two looks at the log
+SCAN_CELLS_MAX = 2_000  # read at a time, while the ones before are written
+SCAN_CHUNKS = 6  # in one turn: about 100 ms between two looks at the log
 FILL_MEMBERS_MAX = 1_000  # of one script call: stalls Redis for 2 to 3 ms
 
 
@@ -47,17 +50,36 @@ class Filler:
         return True
 
     async def _scan(self, filling: Filling) -> None:
-        """Write the next members of a board into its new key."""
+        """Write the next members of a board into its new key, reading ahead while writing.
+
+        Nothing that is read here is written after the log was looked at again: by then it might
+        be older than what the log says.
+        """
+        chunk = await self._read(filling, filling.after)
+        for left in range(SCAN_CHUNKS, 0, -1):
+            if filling.total is None:
+                filling.total = chunk.total
+            if chunk.last is None:
+                filling.scanned = True
+                filling.strings_at = 0 if filling.counts else None
+                return
+            if left == 1:
+                await self._put(filling, chunk)
+            else:
+                chunk = await _both(self._put(filling, chunk), self._read(filling, chunk.last))
+
+    async def _read(self, filling: Filling, after: bytes) -> Members:
         read = partial(
             read_members,
             board=filling.board,
-            after=filling.after,
+            after=after,
             cells_max=SCAN_CELLS_MAX,
-            count=filling.total is None,
+            count=filling.total is None and not after,
         )
-        chunk = await self._readers.read(read)
-        if filling.total is None:
-            filling.total = chunk.total
+        return await self._readers.read(read)
+
+    async def _put(self, filling: Filling, chunk: Members) -> None:
+        assert chunk.last is not None
         pairs, size = chunk.scores_and_members, 2 * FILL_MEMBERS_MAX
         for start in range(0, len(pairs), size):
             part = pairs[start : start + size]
@@ -71,11 +93,7 @@ class Filler:
             filling.members += len(part) // 2
             self._counts.refilled += len(part) // 2
         self._counts.clamped += chunk.clamped
-        if chunk.last is None:
-            filling.scanned = True
-            filling.strings_at = 0 if filling.counts else None
-        else:
-            filling.after = chunk.last
+        filling.after = chunk.last
 
     async def _drop_strings(self, filling: Filling, cursor: int) -> None:
         """Remove strings of counters that the new key does not have: of an old generation."""
@@ -113,3 +131,13 @@ class Filler:
             await self._link.write(change)
         self._sweep_at = cursor or None
         return True
+
+
+async def _both(write: Awaitable[None], read: Awaitable[Members]) -> Members:
+    """What was read, once both have ended; raises what the write raised, else the read."""
+    written, members = await asyncio.gather(write, read, return_exceptions=True)
+    if written is not None:
+        raise written
+    if isinstance(members, BaseException):
+        raise members
+    return members

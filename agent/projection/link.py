@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from redis.asyncio import Redis
-
-from agent.projection.connection import command
+from agent.projection.connection import RankClient
 from agent.projection.keys import (
     ABSENT,
     PROGRESS_KEY,
@@ -45,7 +43,11 @@ class Link:
     """
 
     def __init__(
-        self, client: Redis, lease_s: float, now_ms: Callable[[], int], on_move: Callable[[], None]
+        self,
+        client: RankClient,
+        lease_s: float,
+        now_ms: Callable[[], int],
+        on_move: Callable[[], None],
     ) -> None:
         self._client = client
         self._lease_ms = int(lease_s * 1000)
@@ -80,15 +82,12 @@ class Link:
         found: list[Fields] = []
         left = iter(keys)
         while part := list(islice(left, HASHES_MAX)):
-            async with self._client.pipeline(transaction=False) as pipeline:
-                for key in part:
-                    pipeline.hgetall(key)
-                found += await pipeline.execute()
+            found += await self._client.hashes(part)
         return found
 
     async def keys(self, cursor: int, pattern: str) -> tuple[int, list[bytes]]:
         """The next cursor (0 at the end), and the keys of one step of SCAN."""
-        found = await command(self._client, "SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_KEYS)
+        found = await self._client.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_KEYS)
         return int(found[0]), list(found[1])
 
     def adopt(self, watermark: Watermark) -> None:

@@ -18,11 +18,11 @@ from functools import partial
 from typing import NoReturn, assert_never
 
 import structlog
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from agent.apply import State
 from agent.config import Config
+from agent.projection.connection import RankClient
 from agent.projection.decision import Follow, Rebuild, Refuse, Wait, decide
 from agent.projection.filler import Filler
 from agent.projection.keys import Claim, Fields, Watermark, meta_key
@@ -45,7 +45,7 @@ class Projector:
     Args:
         readers: snapshots of the agent's SQLite file.
         state: the agent's durable state now.
-        client: with time-outs, and used by the projector alone.
+        client: used by the projector alone.
         now_ms: the system's clock, in ms since 1970: for leases and for `as_of`.
     """
 
@@ -54,7 +54,7 @@ class Projector:
         config: Config,
         readers: Readers,
         state: Callable[[], State],
-        client: Redis,
+        client: RankClient,
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config
@@ -203,10 +203,18 @@ class Projector:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Wait for a commit, or until it is time to look at Redis again."""
+        """Wait for a commit, or until it is time to look at Redis again; and long enough.
+
+        A first commit is projected at once. Under load, commits that come within `interval_s` of
+        the last turn share one: a turn costs about as much as a hundred increments.
+        """
+        loop = asyncio.get_running_loop()
+        next_s = loop.time() + self._config.projection.interval_s
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.projection.check_s):
                 await self._woken.wait()
+        if loop.time() < next_s:
+            await asyncio.sleep(next_s - loop.time())
 
     def _claim(self, state: State) -> Claim:
         config = self._config

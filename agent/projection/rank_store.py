@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from redis.asyncio import Redis
-
 from agent.config import EMBEDDED, Config
 from agent.projection.connection import (
     READ_CONNECTIONS_MAX,
     WRITE_CONNECTIONS_MAX,
-    client_of,
+    RankClient,
 )
 from agent.projection.embedded import EmbeddedValkey
 
@@ -26,8 +24,8 @@ class RankStore:
     def __init__(self, url: str, timeout_s: float, embedded: EmbeddedValkey | None) -> None:
         self.url = url
         self.embedded = embedded
-        self.writes: Redis = client_of(url, timeout_s, WRITE_CONNECTIONS_MAX)
-        self.reads: Redis = client_of(url, timeout_s, READ_CONNECTIONS_MAX)
+        self.writes = RankClient(url, timeout_s, WRITE_CONNECTIONS_MAX)
+        self.reads = RankClient(url, timeout_s, READ_CONNECTIONS_MAX)
 
     @classmethod
     async def open(cls, config: Config) -> RankStore:
@@ -51,7 +49,7 @@ class RankStore:
 
     async def close(self) -> None:
         """Close the clients and end the embedded server."""
-        await self.writes.aclose()
-        await self.reads.aclose()
+        await self.writes.close()
+        await self.reads.close()
         if self.embedded is not None:
             await self.embedded.stop()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from agent.apply import State
@@ -20,6 +19,7 @@ from agent.boards.catalog import Board
 from agent.boards.scale import Scale
 from agent.config import Config
 from agent.errors import Unavailable
+from agent.projection.connection import RankClient
 from agent.projection.keys import META_FIELDS, WATERMARK_KEY, board_key, meta_key, meta_of, scale_in
 from agent.projection.refill import WINDOW
 from agent.projection.scripts import RANKS
@@ -78,7 +78,7 @@ class Ranks:
     where it does not hold the board as it is defined now.
     """
 
-    def __init__(self, config: Config, state: Callable[[], State], client: Redis) -> None:
+    def __init__(self, config: Config, state: Callable[[], State], client: RankClient) -> None:
         self._config = config
         self._state = state
         self._client = client

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from agent.projection.connection import command
+from agent.projection.connection import RankClient
 from agent.projection.keys import Guard
 
 Part: TypeAlias = str | bytes | int
@@ -31,16 +30,18 @@ class Script:
         self._text = (Path(__file__).parent / file_name).read_text()
         self._digest = hashlib.sha1(self._text.encode(), usedforsecurity=False).hexdigest()
 
-    async def call(self, client: Redis, keys: Sequence[Part], arguments: Sequence[Part]) -> Any:
+    async def call(
+        self, client: RankClient, keys: Sequence[Part], arguments: Sequence[Part]
+    ) -> Any:
         """Run the script.
 
         Raises:
             redis.exceptions.RedisError: the outcome is unknown where the connection failed.
         """
         try:
-            return await command(client, "EVALSHA", self._digest, len(keys), *keys, *arguments)
+            return await client.command("EVALSHA", self._digest, len(keys), *keys, *arguments)
         except NoScriptError:
-            return await command(client, "EVAL", self._text, len(keys), *keys, *arguments)
+            return await client.command("EVAL", self._text, len(keys), *keys, *arguments)
 
 
 APPLY = Script("apply.lua")
@@ -92,7 +93,7 @@ class Change:
         self._keys += (board, key)
         self._arguments += ("DROP", 2, 1, member)
 
-    async def apply(self, client: Redis, guards: Mapping[str, Guard]) -> bool:
+    async def apply(self, client: RankClient, guards: Mapping[str, Guard]) -> bool:
         """Do all steps if every guard holds, and tell whether they were done.
 
         Raises:

@@ -19,6 +19,7 @@ from agent.boards.standing import (
     standing_of_latest,
 )
 from agent.boards.tally import MemberKey
+from agent.crdt import counter
 from agent.crdt.cell import Row
 from agent.crdt.slot import Kind
 from agent.crdt.space import BOARDS_SPACE
@@ -160,13 +161,19 @@ def read_members(
     pairs: list[bytes] = []
     counters: list[bytes] = []
     limit, composite, counting = scale.score_limit, scale.composite, board.name == COUNTERS
+    sums, kinds = definition.rule == "sum", _KINDS["sum"]
     clamped = 0
     for member, slots in found:
-        standing = standing_of(definition, slots)
-        if standing is None:
-            continue
-        score, reached_ms, _ = standing
-        clamped += not -limit <= score <= limit
+        kind = slots[0][0][0]
+        if sums and len(slots) == 1 and kind in kinds:  # the usual case, without a detour
+            score, reached_ms, _, _ = counter.contribution(kind, slots[0][1])
+        else:
+            standing = standing_of(definition, slots)
+            if standing is None:
+                continue
+            score, reached_ms, _ = standing
+        if not -limit <= score <= limit:
+            clamped += 1
         pairs += (b"%d" % composite(score, reached_ms), member)
         if counting:
             counters += (member, b"%d" % score)

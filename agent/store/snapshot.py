@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
-from operator import itemgetter
 
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
@@ -16,10 +14,11 @@ from agent.exchange import Cursor
 
 _LOG = """
 SELECT l.lsn, c.space, c.member, c.slot, c.major, c.minor, c.body, c.inc, c.seq
-FROM (SELECT * FROM log WHERE lsn > ? ORDER BY lsn LIMIT ?) AS l
+FROM log AS l
 LEFT JOIN cells AS c
   ON c.space = l.space AND c.member = l.member AND c.slot = l.slot AND c.lsn = l.lsn
-ORDER BY l.lsn
+WHERE l.lsn > ?
+ORDER BY l.lsn LIMIT ?
 """
 _ROW = "SELECT member, slot, major, minor, body, inc, seq FROM cells"
 
@@ -89,10 +88,14 @@ class SqliteSnapshot:
             " WHERE space = ? AND member > ? ORDER BY member, slot LIMIT ?",
             (self._space_id(space), member, cells_max),
         ).fetchall()
-        members = [
-            (name, [(slot, (major, minor, body)) for _, slot, major, minor, body in cells])
-            for name, cells in groupby(found, key=itemgetter(0))
-        ]
+        members: list[tuple[bytes, list[tuple[bytes, Value]]]] = []
+        name: bytes | None = None
+        slots: list[tuple[bytes, Value]] = []
+        for owner, slot, major, minor, body in found:  # a plain loop: refills run through it
+            if owner != name:
+                name, slots = owner, []
+                members.append((owner, slots))
+            slots.append((slot, (major, minor, body)))
         if len(found) == cells_max:  # the last member may have been cut
             last = members.pop()[0]
             if not members:

@@ -14,13 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent.apply import COUNTER_KINDS, Outcome, State, WorkingSet
+from agent.apply import Outcome, State, WorkingSet
 from agent.boards.catalog import Catalog
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
 from agent.crdt.cell import Key, Row
 from agent.crdt.counter import Total
-from agent.crdt.slot import COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
 from agent.crdt.space import BOARDS_SPACE, RING_SPACE
 from agent.errors import StoreError
 from agent.membership import Ring

@@ -112,8 +112,12 @@ class Api:
         """Print an answer: as it is with `--json`, else as a table or a line."""
         if self.as_json:
             click.echo(json.dumps(answer, ensure_ascii=False))
+            return
+        shown = table()
+        if isinstance(shown, str):
+            click.echo(shown)
         else:
-            Console().print(table(), markup=False, highlight=False)
+            Console(markup=False).print(shown, highlight=False)
 
 
 def _problem(status: int, answer: dict[str, Any]) -> CommandError:
@@ -162,6 +166,11 @@ def table(*columns: str, title: str | None = None) -> Table:
         right = column.startswith(">")
         made.add_column(column.lstrip(">"), justify="right" if right else "left")
     return made
+
+
+def plain(text: str) -> str:
+    """A name that somebody else chose, safe for a terminal: control characters are spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def lag(ms: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from urllib.parse import quote
 import aiohttp
 import click
 import uvloop
+from redis.exceptions import RedisError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -67,8 +69,12 @@ def demo(
     options = Options(_workload(whole_year, rows, input_file, boards), seed, folder)
     try:
         result = run(options, console, keep=keep)
-    except (RingError, replay.ReplayError, aiohttp.ClientError) as error:
+    except (RingError, replay.ReplayError, aiohttp.ClientError, RedisError) as error:
         raise CommandError(str(error)) from None
+    except TimeoutError:
+        raise CommandError("the ring did not get ready in time; its agents' logs say why") from None
+    except asyncio.CancelledError:
+        raise CommandError("stopped by SIGTERM") from None
     if as_json:
         click.echo(json.dumps(document(result)))
     raise SystemExit(0 if result.good else 1)
@@ -93,7 +99,9 @@ def run(options: Options, console: Console, *, keep: bool = False) -> Result:
     """Run the demo, print what happens and the table of its result.
 
     Raises:
-        RingError, ReplayError, aiohttp.ClientError: it could not be run to its end.
+        RingError, ReplayError, aiohttp.ClientError, RedisError, TimeoutError: it could not be
+            run to its end.
+        asyncio.CancelledError: SIGTERM; everything was stopped.
     """
     bar = Progress(
         TextColumn("{task.description}"),
@@ -159,7 +167,11 @@ async def _stay(ring: LocalRing, options: Options, console: Console) -> None:
         f"curl {last.url}{path}/{member}",
     ]
     port = last.redis_url.rpartition(":")[2].partition("/")[0]
-    redis = f"redis-cli -p {port} Z{'' if spec.low else 'REV'}RANGE 'lb:{{s0}}:{board}:all' 0 4"
+    read = "zrange" if spec.low else "zrevrange"
+    redis = (
+        f'{sys.executable} -c "import redis; print(redis.Redis(port={port})'
+        f".{read}('lb:{{s0}}:{board}:all', 0, 4))\""
+    )
     console.print(f"\nThe ring is up, its files are in {ring.folder}. Try:", highlight=False)
     for line in [*lines, redis]:
         console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
@@ -255,7 +267,10 @@ def show(result: Result, console: Console) -> None:
         console.print(f"  {line}", markup=False, highlight=False)
     if not result.proven:
         console.print("The cut refused nothing: this run proves nothing about it.")
-    console.print("right" if result.good else "WRONG", style="green" if result.good else "red")
+    if result.good:
+        console.print("right", style="green")
+    else:
+        console.print("WRONG (--folder DIR keeps the agents' files and logs)", style="red")
 
 
 def _seconds(value: float | None) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from cluster.commands.call import Api, api_options, lag, table
+from cluster.commands.call import Api, api_options, lag, plain, table
 
 
 @click.group()
@@ -36,7 +36,7 @@ def status(api: Api) -> None:
 def watch(api: Api, every: float, times: int | None) -> None:
     """Show the ring again and again, until Ctrl-C. With --json, a line a look."""
     looks = 0
-    with Live(console=Console(), auto_refresh=False, screen=False) as live:
+    with Live(console=Console(markup=False), auto_refresh=False, screen=False) as live:
         while times is None or looks < times:
             if looks:
                 time.sleep(every)
@@ -71,6 +71,6 @@ def _members(answer: dict[str, Any]) -> Table:
             "this agent" if me else contact.get("state", "not met yet"),
             "" if me else lag(member["lag_ms"]),
             "" if behind is None else str(behind),
-            contact.get("last_error") or "",
+            plain(contact.get("last_error") or ""),
         )
     return made

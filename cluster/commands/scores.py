@@ -8,21 +8,24 @@ from typing import Any
 import click
 from rich.table import Table
 
-from cluster.commands.call import Api, CommandError, api_options, lag, segment, table
+from cluster.commands.call import Api, CommandError, api_options, lag, plain, segment, table
+
+# So that "-2" is a number and not an option.
+NUMBERS = {"ignore_unknown_options": True}
 
 
-@click.command()
+@click.command(context_settings=NUMBERS)
 @click.argument("board")
 @click.argument("member")
 @click.argument("amount", type=int)
 @click.option("--at", help="Time of the event: RFC 3339. Default: now.")
 @api_options
 def add(api: Api, board: str, member: str, amount: int, at: str | None) -> None:
-    """Add AMOUNT to MEMBER on a BOARD with rule 'sum'. A negative one goes after '--'."""
+    """Add AMOUNT, which may be negative, to MEMBER on a BOARD with rule 'sum'."""
     _write(api, board, {"member": member, "add": amount, "at": at})
 
 
-@click.command()
+@click.command(context_settings=NUMBERS)
 @click.argument("board")
 @click.argument("member")
 @click.argument("value", type=int)
@@ -47,7 +50,7 @@ def _write(api: Api, board: str, entry: dict[str, Any]) -> None:
     one = answer["entries"][0]
     rank = f", rank {one['rank']}" if one.get("rank") else ""
     shown = next(iter(one["score"].values()))
-    api.show(answer, lambda: f"{one['member']}: {shown}{rank}")
+    api.show(answer, lambda: f"{plain(one['member'])}: {shown}{rank}")
 
 
 @click.command()
@@ -73,7 +76,7 @@ def rank(api: Api, board: str, member: str, neighbors: int) -> None:
     path = f"/v1/boards/{segment(board)}/entries/{segment(member)}"
     answer = api.get(path, neighbors=neighbors)
     title = (
-        f"{member} is {answer['rank']} of {answer['total']} on {board}"
+        f"{plain(member)} is {answer['rank']} of {answer['total']} on {board}"
         f" (top {answer['top_percent']:.4g} %)"
     )
     around = [line for line in answer["neighbors"] if line["member"] != member]
@@ -89,13 +92,13 @@ def counter(api: Api, name: str, by: int | None) -> None:
     """Show the counter NAME, or with --by raise it."""
     path = f"/v1/counters/{segment(name)}"
     answer = api.get(path) if by is None else api.send("POST", path, {"by": by})
-    api.show(answer, lambda: f"{answer['name']}: {answer['value']}")
+    api.show(answer, lambda: f"{plain(answer['name'])}: {answer['value']}")
 
 
 def _ranked(lines: list[dict[str, Any]], title: str) -> Table:
     made = table(">rank", "member", ">score", "reached", title=title)
     for line in lines:
         made.add_row(
-            str(line["rank"]), line["member"], str(line["score"]), line["reached_at"] or ""
+            str(line["rank"]), plain(line["member"]), str(line["score"]), line["reached_at"] or ""
         )
     return made

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 from rich.console import Console
 
 from cluster.commands.call import table
 from cluster.simulator import simulate as run_simulation
+from cluster.simulator.report import STEPS
 
 
 @click.command()
 @click.option("--seed", required=True, type=int, help="The first run's seed.")
 @click.option("--runs", default=1, show_default=True, type=click.IntRange(1), help="How many.")
-@click.option("--steps", type=click.IntRange(1), help="Steps of a run. Default: the simulator's.")
+@click.option("--steps", default=STEPS, show_default=True, type=click.IntRange(1))
+@click.option("--agents", type=click.IntRange(2, 16), help="Agents. Default: the seed decides.")
+@click.option("--shrink", is_flag=True, help="Cut a failing run down to its shortest script.")
+@click.option("--trace", is_flag=True, help="Also print what happened, step by step.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def simulate(seed: int, runs: int, steps: int | None, as_json: bool) -> None:
+def simulate(
+    seed: int,
+    runs: int,
+    steps: int,
+    agents: int | None,
+    shrink: bool,
+    trace: bool,
+    as_json: bool,
+) -> None:
     """Run the real protocol in virtual time, with faults, and check the totals.
 
     The same seed is the same run. The exit code is 0 only if every run was right.
     """
-    options: dict[str, Any] = {} if steps is None else {"steps": steps}
-    reports = [run_simulation(number, **options) for number in range(seed, seed + runs)]
+    reports = [
+        run_simulation(number, steps=steps, agents=agents, trace=trace, shrink=shrink)
+        for number in range(seed, seed + runs)
+    ]
     failed = [report for report in reports if not report.ok]
     faults: dict[str, int] = {}
     for report in reports:
@@ -36,9 +49,13 @@ def simulate(seed: int, runs: int, steps: int | None, as_json: bool) -> None:
                 {"command": report.command, "problems": list(report.problems)} for report in failed
             ],
             "faults": faults,
+            "trace": [line for report in reports for line in report.trace],
         }
         click.echo(json.dumps(document))
     else:
+        for report in reports:
+            for line in report.trace:
+                click.echo(line)
         made = table("fault", ">times", title=f"{runs} runs from seed {seed}")
         for name, count in sorted(faults.items()):
             made.add_row(name, str(count))

@@ -11,22 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from agent import exchange
-from agent.apply import (
-    Alarms,
-    Announce,
-    Answer,
-    Merge,
-    Merged,
-    Operation,
-    Outcome,
-    State,
-    changes_catalog,
-)
+from agent.apply import Alarms, Outcome, State
 from agent.commit import Committer
 from agent.crdt import incarnation
 from agent.crdt.cell import Key, Row, Value
 from agent.errors import Indefinite
 from agent.exchange import Boot, Chunk, PeerView, Reply, Request, Sender
+from agent.operation import Announce, Answer, Merge, Merged, Operation, changes_catalog
 from agent.store.identity import Identity
 from agent.store.memory import MemoryStore
 from cluster.simulator.script import Settings

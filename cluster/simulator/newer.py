@@ -7,9 +7,9 @@ behind a gap must be ignored.
 
 from __future__ import annotations
 
-from agent.apply import Merged
 from agent.crdt.cell import Key, Row, Value
 from agent.exchange import Chunk
+from agent.operation import Merged
 from cluster.simulator.agent import SimulatedAgent
 from cluster.simulator.history import History
 from cluster.simulator.script import Newer

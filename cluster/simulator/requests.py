@@ -6,13 +6,13 @@ from collections import Counter
 
 import msgpack
 
-from agent.apply import Answer, Write, Written
 from agent.boards.definition import Definition
 from agent.boards.entry import Entry
 from agent.boards.standing import standing_of
 from agent.boards.tally import Group, MemberKey
 from agent.crdt.cell import Key
 from agent.errors import Indefinite, Refused
+from agent.operation import Answer, Write, Written
 from cluster.simulator.agent import SimulatedAgent
 from cluster.simulator.history import BEST, LATEST, UP, History, show
 from cluster.simulator.script import Figure, Writes
@@ -54,6 +54,13 @@ class _Batch:
         found = self._agent.state.catalog.find(board)
         return None if found is None else found.definition
 
+    def _at_ms(self, figure: Figure) -> int:
+        """The time at which an entry counts."""
+        if figure.ago_ms is None:
+            return self._now_ms
+        at_ms = self._now_ms - figure.ago_ms
+        return at_ms - at_ms % figure.grid_ms
+
     def operation(self, figures: tuple[Figure, ...]) -> Write:
         """A request, in the form that its boards' rules ask for."""
         groups: dict[str, Group] = {}
@@ -67,7 +74,7 @@ class _Batch:
 
     def _entry(self, figure: Figure) -> Entry:
         definition = self._definition(figure.board)
-        at_ms = None if figure.ago_ms is None else self._now_ms - figure.ago_ms
+        at_ms = None if figure.ago_ms is None else self._at_ms(figure)
         if definition is None or definition.rule == "sum":
             return Entry(figure.member, add=figure.number, at=at_ms)
         number = abs(figure.number) if definition.rule == "best" else figure.number
@@ -105,7 +112,7 @@ class _Batch:
         agent, history = self._agent, self._history
         member = (agent.state.catalog.board(figure.board).space, figure.member.encode())
         history.boards[member[0]] = definition
-        at_ms = self._now_ms - (figure.ago_ms or 0)
+        at_ms = self._at_ms(figure)
         if score is not None:
             self._scores[member] = (definition, score)
         else:

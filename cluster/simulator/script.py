@@ -54,12 +54,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One entry before its board's rule is known. `ago_ms` is None for one without `at`."""
+    """One entry before its board's rule is known.
+
+    Its time is `ago_ms` before the agent's clock (None: it has no `at`), in whole `grid_ms`: on a
+    coarse grid, entries at different agents have the same time.
+    """
 
     board: str
     member: str
     number: int
     ago_ms: int | None
+    grid_ms: int
     data: str | None
 
 
@@ -201,17 +206,20 @@ def _exchange(r: Random, at: int, agent: int, settings: Settings) -> Exchange:
         return tuple(r.randint(0, 4_000 if late else 60) for _ in range(copies))
 
     peer = r.choice(settings.peers(agent))
-    thinks = r.choice((0, 0, 0, 50))
+    thinks = r.choice((0, 0, 20, 400))
     return Exchange(at, agent, peer, arrivals(), arrivals(), thinks, r.random() < 0.3)
 
 
 def _request(r: Random) -> tuple[Figure, ...]:
+    one = r.choice(BOARDS)
+    boards = r.choice(((one,), (one,), (one, "counters"), BOARDS))
     return tuple(
         Figure(
-            board=r.choice(BOARDS),
+            board=r.choice(boards),
             member=r.choice(MEMBERS),
             number=r.choice((0, 1, 2, 3, r.randint(0, 9))) * r.choice((1, 1, -1)),
             ago_ms=r.choice((None, None, 0, 1_000, r.randint(0, 5_000), -50_000)),
+            grid_ms=r.choice((1, 1, 5_000)),
             data=r.choice((None, None, "x", "y")),
         )
         for _ in range(r.choice((1, 1, 2, 5)))

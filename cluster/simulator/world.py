@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import assert_never
 
-from agent.apply import Define, Operation, Reset, Retire
 from agent.exchange import Boot, Reply, Request
+from agent.operation import Define, Operation, Reset, Retire
 from cluster.simulator import invariants
 from cluster.simulator.agent import SimulatedAgent
 from cluster.simulator.healing import heal

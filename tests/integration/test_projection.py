@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from agent.boards.definition import ScoreRange
 from agent.boards.entry import Entry
 from agent.errors import Unavailable
-from agent.projection.connection import command
 from agent.projection.keys import board_key, meta_key
 from agent.projection.link import Link, Moved
 from agent.projection.scripts import Change
 from agent.projection.status import BoardState, Phase
 from tests.integration.projection_rig import NOW_MS, Rig, eventually, rig, valkey
+
+PAST_MS = NOW_MS - 3_600_000
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ async def test_order_equals_a_plain_sort(agent: Rig, order: str, ties: str) -> N
     random = Random(f"{order}{ties}")
     names = [f"p{number}" for number in range(120)] + ["ä", "Zoë ✓", "a b", "{s0}", "\x01", "𐍈"]
     rows = [(name, random.randrange(12), random.randrange(5)) for name in names]
-    entries = [Entry(name, score=score, at=NOW_MS + 60_000 * m) for name, score, m in rows]
+    entries = [Entry(name, score=score, at=PAST_MS + 60_000 * m) for name, score, m in rows]
     agent.write("speed", entries[:40])
     async with agent.projecting():
         agent.write("speed", entries[40:])
@@ -70,7 +72,7 @@ async def test_order_equals_a_plain_sort(agent: Rig, order: str, ties: str) -> N
             assert view.total == page.total == len(rows)
             if ties in ("first", "last"):
                 minute = next(m for member, _, m in rows if member == name)
-                tick_ms = NOW_MS // 60_000 * 60_000 + 60_000 * minute
+                tick_ms = PAST_MS // 60_000 * 60_000 + 60_000 * minute
                 assert view.entry.reached_ms == tick_ms
             else:
                 assert view.entry.reached_ms is None
@@ -90,9 +92,9 @@ async def test_sums_go_up_and_down_and_counters_are_strings(agent: Rig) -> None:
         agent.add("counters", {"visits": -10})
         await agent.projected("counters")
         assert await agent.page("points") == [(1, "a", 5), (2, "b", -2)]
-        assert await agent.client.get("ct:{s0}:visits") == b"-7"
-        assert await agent.client.get("ct:{s0}:näme") == b"%d" % (2**53 - 1)
-        assert await agent.client.get("ct:{s0}:zero") == b"0"
+        assert await agent.redis.get("ct:{s0}:visits") == b"-7"
+        assert await agent.redis.get("ct:{s0}:näme") == b"%d" % (2**53 - 1)
+        assert await agent.redis.get("ct:{s0}:zero") == b"0"
         assert await agent.scores("counters") == {"visits": -7, "näme": 2**53 - 1, "zero": 0}
 
 
@@ -101,10 +103,10 @@ async def test_a_reader_with_a_plain_client_can_decode(agent: Rig) -> None:
     agent.write("speed", [Entry("a", score=31, at=NOW_MS), Entry("b", score=30, at=NOW_MS)])
     async with agent.projecting():
         await agent.projected("speed")
-        meta = await command(agent.client, "HGETALL", meta_key("speed", "all"))
+        meta = await agent.client.command("HGETALL", meta_key("speed", "all"))
         key = board_key("speed", "all")
-        flat = await command(agent.client, "ZRANGE", key, 0, -1, "WITHSCORES")
-        found = list(flat) if isinstance(flat[0], tuple) else list(zip(flat[::2], flat[1::2]))
+        flat = await agent.client.command("ZRANGE", key, 0, -1, "WITHSCORES")
+        found = [(flat[0], flat[1]), (flat[2], flat[3])]
         b, tick_ms = int(meta[b"b"]), int(meta[b"tick_ms"])
         decoded = [(name, int(composite) >> b) for name, composite in found]
         assert decoded == [(b"b", 30), (b"a", 31)]
@@ -140,12 +142,12 @@ async def test_a_late_duplicate_of_a_batch_is_refused(agent: Rig) -> None:
     await link().write(change(b"10"))
     with pytest.raises(Moved):
         await link().write(change(b"5"))
-    assert await agent.client.zscore(board_key("points", "all"), "a") == 10
+    assert await agent.redis.zscore(board_key("points", "all"), "a") == 10
     # After a flush nothing fits any more, even where the numbers would begin again.
-    await agent.client.flushall()
+    await agent.redis.flushall()
     with pytest.raises(Moved):
         await link().write(change(b"5"))
-    assert await agent.client.dbsize() == 0
+    assert await agent.redis.dbsize() == 0
 
 
 async def test_as_of_and_lease_move_while_nothing_is_written(agent: Rig) -> None:
@@ -179,10 +181,11 @@ async def test_reset_starts_a_new_generation(agent: Rig) -> None:
         assert await agent.page("points") == []
         agent.add("points", {"new": 1})
         await agent.projected("points")
+        await agent.projected("counters")
         assert await agent.page("points") == [(1, "new", 1)]
         assert await agent.scores("counters") == {"both": 4}
-        assert await agent.client.get("ct:{s0}:old") is None
-        assert await agent.client.get("ct:{s0}:both") == b"4"
+        assert await agent.redis.get("ct:{s0}:old") is None
+        assert await agent.redis.get("ct:{s0}:both") == b"4"
 
 
 async def test_retire_removes_the_keys_and_a_new_definition_starts_anew(agent: Rig) -> None:
@@ -193,7 +196,7 @@ async def test_retire_removes_the_keys_and_a_new_definition_starts_anew(agent: R
         agent.retire("points")
         await agent.projected("counters")
         assert agent.projector.state_of("points") == BoardState.REBUILDING
-        assert await agent.client.keys("lb:{s0}:points*") == []
+        assert await agent.redis.keys("lb:{s0}:points*") == []
         agent.define("points", rule="best", order="low")
         agent.write("points", [Entry("a", score=9)])
         await agent.projected("points")
@@ -203,7 +206,7 @@ async def test_retire_removes_the_keys_and_a_new_definition_starts_anew(agent: R
 async def test_a_change_of_ties_refills_and_other_changes_do_not(agent: Rig) -> None:
     agent.define("speed", rule="best", ties="first")
     rows = [(f"p{number}", number % 7, number % 3) for number in range(300)]
-    entries = [Entry(name, score=score, at=NOW_MS + 60_000 * m) for name, score, m in rows]
+    entries = [Entry(name, score=score, at=PAST_MS + 60_000 * m) for name, score, m in rows]
     agent.write("speed", entries)
     async with agent.projecting():
         await agent.projected("speed")
@@ -220,16 +223,16 @@ async def test_a_change_of_ties_refills_and_other_changes_do_not(agent: Rig) -> 
         agent.define("speed", rule="best", ties="member")
         await agent.projected("speed")
         refills = agent.projector.status().counts.refills
-        agent.define("speed", rule="best", ties="member", score={"min": 0, "max": 99})
+        agent.define("speed", rule="best", ties="member", score=ScoreRange(0, 99))
         await agent.projected("speed")
         assert agent.projector.status().counts.refills == refills
-        assert await agent.client.keys("lb:{s0}:speed*:new:*") == []
+        assert await agent.redis.keys("lb:{s0}:speed*:new:*") == []
 
 
 async def test_scores_beyond_the_scale_are_clamped_and_counted(agent: Rig) -> None:
     agent.define("points", rule="sum", ties="shared")
     agent.add("points", {"a": 2**53 - 1})
-    agent.define("points", rule="sum", ties="first", score={"min": 0, "max": 1000})
+    agent.define("points", rule="sum", ties="first", score=ScoreRange(0, 1000))
     async with agent.projecting():
         await agent.projected("points")
         entry = (await agent.ranks.page(agent.board("points"), 0, 1)).entries[0]

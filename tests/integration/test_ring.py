@@ -15,6 +15,7 @@ from cluster.expected import BoardSpec, Entry, Expectation
 from cluster.local_ring import LocalAgent, LocalRing
 
 POLL_S = 0.02
+HANG_S = 0.5  # an agent that does not answer for so long hangs
 # What a proxy refuses is looked for again soon; nothing else is changed.
 SETTINGS = {"gossip": {"backoff_max_s": 0.5, "interval_s": 0.2}}
 SUM = BoardSpec("b", "sum", ties="member")
@@ -239,6 +240,9 @@ async def test_an_agent_that_hangs_is_caught_up_with(session: aiohttp.ClientSess
         await define(session, ring, SUM)
         ring.pause("b")
         await add(session, ring["a"], "m", 4)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(HANG_S):
+                await board_of(session, ring["b"])
         ring.resume("b")
         await add(session, ring["b"], "m", 5)
         await shows(session, ring, {name: {"m": 9} for name in "ab"})

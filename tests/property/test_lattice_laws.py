@@ -73,7 +73,9 @@ def kind(request: pytest.FixtureRequest) -> Type:
 
 
 @given(data=st.data())
-def test_the_join_is_associative_commutative_and_idempotent(kind: Type, data: st.DataObject) -> None:
+def test_the_join_is_associative_commutative_and_idempotent(
+    kind: Type, data: st.DataObject
+) -> None:
     a, b, c = (data.draw(values(kind)) for _ in range(3))
     assert join(a, b) == join(b, a)
     assert join(join(a, b), c) == join(a, join(b, c))

@@ -86,3 +86,12 @@ def test_every_command_has_a_help_text() -> None:
     for name in ("agent", "demo", "ring", "board", "add", "top", "rank", "counter", "simulate"):
         assert name in result.output
         assert invoke(name, "--help").exit_code == 0
+
+
+def test_the_simulator_repeats_a_seed() -> None:
+    results = [invoke("simulate", "--seed", "3", "--steps", "40", "--json") for _ in range(2)]
+    assert [result.exit_code for result in results] == [0, 0]
+    assert results[0].stdout == results[1].stdout
+    document = json.loads(results[0].stdout)
+    assert document["failed"] == []
+    assert sum(document["faults"].values()) > 0

@@ -66,7 +66,7 @@ def test_latest_goes_by_time_then_by_score() -> None:
 @pytest.mark.parametrize(
     ("spec", "bits", "tick_ms"),
     [
-        (BoardSpec("b", "sum"), 26, 60_000),
+        (BoardSpec("b", "sum"), 25, 60_000),
         (BoardSpec("b", "sum", grow_only=True), 25, 60_000),
         (BoardSpec("b", "best", score=(0, 4095)), 41, 1),
         (BoardSpec("b", "latest", score=(-(2**20), 0)), 32, 1_000),

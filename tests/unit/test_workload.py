@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from cluster.expected import BoardSpec, Entry, Expectation
 from cluster.workload import (
+    DEPARTURES_ROWS,
     FIRST_QUARTER_ROWS,
     Departures,
     InputError,
@@ -30,6 +32,13 @@ def test_the_first_quarter_is_whole() -> None:
     flown = {place.member: place.score for place in expectation.places("flown")}
     assert sum(flights.values()) == FIRST_QUARTER_ROWS
     assert 0 < FIRST_QUARTER_ROWS - sum(flown.values()) < 5_000
+
+
+def test_the_year_is_whole() -> None:
+    year = Departures(whole_year=True)
+    by_region = Counter(row.region for row in year.rows())
+    assert by_region == {"ewr": 120_835, "jfk": 111_279, "lga": 104_662}
+    assert by_region.total() == year.rows_total == DEPARTURES_ROWS
 
 
 def test_a_departure_makes_its_entries() -> None:

@@ -1,0 +1,82 @@
+"""The command line against a running agent: it does what it says, in tables and in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from cluster.cli import main
+from cluster.local_ring import LocalRing
+
+
+async def test_commands_do_what_they_say() -> None:
+    async with LocalRing(("eu",)) as ring:
+        url = ring["eu"].url
+
+        async def call(*arguments: str) -> Result:
+            """Run a command on a thread: it has an event loop of its own."""
+            line = [*arguments, "--url", url]
+            return await asyncio.to_thread(CliRunner().invoke, main, line)
+
+        async def says(*arguments: str) -> str:
+            result = await call(*arguments)
+            assert result.exit_code == 0, result.output
+            return result.output
+
+        async def answers(*arguments: str) -> dict[str, Any]:
+            document: dict[str, Any] = json.loads(await says(*arguments, "--json"))
+            return document
+
+        shown = await says("board", "define", "b", "--rule", "sum", "--dry-run")
+        assert shown.startswith("b: would be changed")
+        missing = await call("board", "show", "b")
+        assert missing.exit_code == 1
+        assert "unknown_board, 404" in missing.stderr
+        assert "hint:" in missing.stderr
+
+        assert (await says("board", "define", "b", "--rule", "sum")).startswith("b: changed")
+        assert "nothing to change" in await says("board", "define", "b", "--rule", "sum")
+        assert (await says("add", "b", "ann", "3")).startswith("ann: 3")
+        assert (await says("add", "b", "bob", "-2")).startswith("bob: -2")
+        assert "ann" in await says("top", "b")
+        page = await answers("top", "b")
+        assert [(e["rank"], e["member"], e["score"]) for e in page["entries"]] == [
+            (1, "ann", 3),
+            (2, "bob", -2),
+        ]
+        assert "bob is 2 of 2" in await says("rank", "b", "bob")
+        assert (await answers("counter", "c", "--by", "5"))["value"] == 5
+        assert await says("counter", "c") == "c: 5\n"
+        hostile = "[red]x\x1b[2J"
+        assert (await says("add", "b", hostile, "1")).startswith("[red]x\\x1b[2J: 1")
+        assert "[red]x\\x1b[2J" in await says("top", "b")
+
+        options = ("--rule", "best", "--order", "low", "--min", "0", "--max", "99")
+        await says("board", "define", "laps", *options)
+        data = json.dumps({"kart": 4})
+        await says("score", "laps", "ann", "71", "--at", "2026-01-01T00:00:00Z", "--data", data)
+        best = (await answers("rank", "laps", "ann"))["reached_at"]
+        assert best.startswith("2026-01-01T00:00:00")
+        over = await call("score", "laps", "ann", "100")
+        assert over.exit_code == 1
+        assert "out_of_range, 422" in over.stderr
+
+        assert {b["board"] for b in (await answers("board", "list"))["boards"]} == {
+            "b",
+            "counters",
+            "laps",
+        }
+        assert "best" in await says("board", "show", "laps")
+        assert "Nothing was changed" in await says("board", "reset", "b", "--dry-run")
+        assert (await answers("top", "b"))["total"] == 3
+        assert (await answers("board", "reset", "b"))["generation"] == 1
+        assert "Nothing was changed" in await says("board", "retire", "laps", "--dry-run")
+        assert await says("board", "retire", "laps") == "laps: retired\n"
+        assert (await call("top", "laps")).exit_code == 1
+
+        assert (await answers("ring", "status"))["agent"] == "eu"
+        assert "this agent" in await says("ring", "status")
+        assert "this agent" in await says("ring", "watch", "--times", "1")

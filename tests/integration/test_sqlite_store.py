@@ -1,0 +1,233 @@
+"""The SQLite store's own: failures in the middle, pruning, readers, files of others."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any, NoReturn
+
+import pytest
+
+from agent.boards.definition import COUNTERS
+from agent.boards.entry import Entry
+from agent.boards.tally import Group
+from agent.errors import Indefinite, StoreError, Unavailable
+from agent.exchange import Chunk, Cursor
+from agent.operation import Merge, Operation, Write
+from agent.store import schema, sqlite
+from agent.store.identity import Identity
+from agent.store.readers import Readers
+from agent.store.schema import open_reader
+from agent.store.sqlite import SqliteStore
+from tests.integration.store_bench import (
+    IDENTITY,
+    NOW_MS,
+    SPACE,
+    SqliteBench,
+    cell,
+    everything,
+    fill,
+    log_of,
+)
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Iterator[SqliteBench]:
+    made = SqliteBench(tmp_path / "t.db")
+    yield made
+    made.close()
+
+
+class FailingOnce:
+    """A connection of which one statement fails, once."""
+
+    def __init__(self, db: sqlite3.Connection, word: str, *, after: bool = False) -> None:
+        self._db = db
+        self._word = word
+        self._after = after
+        self.failed = False
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        if not self.failed and self._word in sql:
+            if self._after:
+                self._db.execute(sql, *arguments)
+            self._fail()
+        return self._db.execute(sql, *arguments)
+
+    def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:
+        rows = list(rows)
+        if not self.failed and self._word in sql:
+            self._db.executemany(sql, rows[: len(rows) // 2])
+            self._fail()
+        return self._db.executemany(sql, rows)
+
+    def _fail(self) -> NoReturn:
+        self.failed = True
+        raise sqlite3.OperationalError("disk I/O error")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+STATEMENTS = [
+    "BEGIN IMMEDIATE",
+    "INTO spaces",
+    "INTO cells",
+    "INTO log",
+    "INTO totals",
+    "INTO vv",
+    "INTO cursors",
+    "UPDATE state",
+    "COMMIT",
+]
+
+
+@pytest.mark.parametrize("word", STATEMENTS)
+def test_a_failure_at_any_statement_leaves_everything_as_it_was(
+    on_disk: SqliteBench, word: str
+) -> None:
+    fill(on_disk)
+    before, cells = everything(on_disk), on_disk.store.cells
+    assert isinstance(on_disk.store, SqliteStore)
+    failing = FailingOnce(on_disk.store._db, word)
+    on_disk.store._db = failing  # type: ignore[assignment]
+    rows = (cell("n", 3, space=b"\xffnew"), cell("u", 2, b"~unknown", 2))
+    operations: list[Operation] = [
+        Write((Group(COUNTERS, [Entry("m", add=1)], [0]),)),
+        Merge("us", Chunk(60, 12, 20, False, rows), None),
+    ]
+    commit = on_disk.committer.run(operations, NOW_MS)
+    assert failing.failed
+    assert [type(answer) for answer in commit.answers] == [Unavailable, Unavailable]
+    assert everything(on_disk) == before
+    assert on_disk.store.cells == cells
+    again = on_disk.committer.run(operations, NOW_MS)  # and nothing of it stays behind
+    assert again.rows == 3
+    after = everything(on_disk)
+    on_disk.reopen()
+    assert everything(on_disk) == after
+    assert on_disk.store.cells == cells + 1
+
+
+def test_a_commit_of_unknown_outcome_is_answered_so_and_the_file_decides(
+    on_disk: SqliteBench,
+) -> None:
+    fill(on_disk)
+    assert isinstance(on_disk.store, SqliteStore)
+    on_disk.store._db = FailingOnce(  # type: ignore[assignment]
+        on_disk.store._db, "COMMIT", after=True
+    )
+    row = cell("n", 3, space=b"\xffnew")
+    merge = Merge("us", Chunk(60, 12, 20, False, (row,)), None)
+    add = Write((Group(COUNTERS, [Entry("m", add=1)], [0]),))
+    commit = on_disk.committer.run([add, merge], NOW_MS)
+    assert [type(answer) for answer in commit.answers] == [Indefinite, Indefinite]
+    assert on_disk.committer.state.cursors["us"] == Cursor(60, 20), "it was stored"
+    assert on_disk.store.load([row.key], []).cells[row.key] == row
+    # The new space, the counts and the totals are known as the file has them.
+    on_disk.merge(cell("n", 4, seq=2, space=b"\xffnew"))
+    on_disk.add("m", 1)
+    after, cells = everything(on_disk), on_disk.store.cells
+    on_disk.reopen()
+    assert everything(on_disk) == after
+    assert on_disk.store.cells == cells == len(log_of(on_disk.snapshot()))
+
+
+def test_the_log_is_pruned_and_no_reader_ever_misses_a_cell(
+    on_disk: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "PRUNE_FLOOR_ENTRIES", 50)
+    monkeypatch.setattr(sqlite, "PRUNE_LOOK_MIN", 30)
+    chance = Random(3)
+    newest: dict[bytes, int] = {}
+    readers: dict[int, tuple[int, dict[bytes, int]]] = {}
+    for step in range(1, 1500):
+        member = f"m{chance.randint(0, 40)}"
+        on_disk.merge(cell(member, step, seq=step))
+        newest[member.encode()] = step
+        if step % 100 == 0:  # a reader that has read up to here, and comes back later
+            readers[step] = (on_disk.committer.state.lsn, dict(newest))
+    reader = open_reader(on_disk.path)
+    entries = reader.execute("SELECT count(*) FROM log").fetchone()[0]
+    counted = reader.execute("SELECT log_entries, cells FROM state").fetchone()
+    reader.close()
+    assert counted == (entries, len(newest))
+    assert entries <= 2 * len(newest) + 50 + 30, "bounded by the cells"
+    for lsn, seen in [(0, {}), *readers.values()]:
+        snapshot = on_disk.snapshot()
+        caught_up = dict(seen)
+        for _, row in log_of(snapshot, lsn):
+            caught_up[row.member] = row.major
+        assert caught_up == newest
+
+
+async def test_readers_see_what_was_committed_before_they_were_asked(
+    on_disk: SqliteBench,
+) -> None:
+    readers = Readers(on_disk.path)
+    for step in range(1, 20):
+        on_disk.merge(cell("m", step, seq=step))
+        assert await readers.read(lambda snapshot: snapshot.newest_lsn) == step
+    rows = await readers.read(lambda snapshot: snapshot.rows_in(SPACE))
+    assert [row.major for row in rows] == [19]
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        await readers.read(lambda snapshot: snapshot._db.execute("DELETE FROM log"))
+    assert await readers.read(lambda snapshot: snapshot.newest_lsn) == 19
+    readers.close()
+
+
+def test_another_agents_file_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    SqliteStore(path, IDENTITY).close()
+    for other in (
+        Identity("other", "eu-1", "eu", 7, 7),
+        Identity("ring", "eu-2", "eu", 7, 7),
+        Identity("ring", "eu-1", "us", 7, 7),
+    ):
+        with pytest.raises(StoreError, match="belongs to"):
+            SqliteStore(path, other)
+    again = SqliteStore(path, IDENTITY)
+    assert again.boot_number == 2, "a refused start is not counted"
+    again.close()
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text.db"
+    text.write_bytes(b"this is not a database" * 100)
+    foreign = tmp_path / "foreign.db"
+    db = sqlite3.connect(foreign)
+    db.execute("CREATE TABLE t (x)")
+    db.close()
+    content = foreign.read_bytes()
+    for path in (text, foreign, tmp_path / "no" / "folder.db"):
+        with pytest.raises(StoreError, match=path.name):
+            SqliteStore(path, IDENTITY)
+    assert foreign.read_bytes() == content
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    SqliteStore(path, IDENTITY).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "INSERT INTO _sqlite_migrations (migration_set, name, applied_at)"
+            " VALUES ('tallyring', 'from_the_future', '2030')"
+        )
+    with pytest.raises(StoreError, match="from_the_future"):
+        SqliteStore(path, IDENTITY)
+
+
+def test_the_settings_that_durability_stands_on(on_disk: SqliteBench) -> None:
+    assert isinstance(on_disk.store, SqliteStore)
+    pragma = {
+        name: on_disk.store._db.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous", "application_id")
+    }
+    assert pragma == {
+        "journal_mode": "wal",
+        "synchronous": 2,  # FULL
+        "application_id": schema.APPLICATION_ID,
+    }

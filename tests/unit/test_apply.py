@@ -1,0 +1,203 @@
+"""What one batch does: merges, claims, stamps, alarms. The model test covers long histories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import mock
+
+import pytest
+
+from agent.boards.definition import COUNTERS, Definition
+from agent.boards.entry import Entry
+from agent.boards.tally import Group
+from agent.commit import Commit, Committer
+from agent.crdt.cell import Row, Value
+from agent.crdt.slot import Kind, slot_of_replica
+from agent.errors import Malformed, NotFound, OutOfRange, Refused
+from agent.exchange import Chunk, Cursor
+from agent.operation import Announce, Define, Merge, Merged, Operation, Retire, Write, Written
+from agent.store.identity import Identity
+from agent.store.memory import MemoryStore
+
+NOW_MS = 1_800_000_000_000
+INC, OTHER = 5, 6
+
+
+class Agent:
+    """A committer over a store in memory."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(Identity("r", "eu", "eu", INC, 50))
+        self.committer = Committer(self.store)
+
+    def run(self, *operations: Operation) -> Commit:
+        return self.committer.run(operations, NOW_MS)
+
+    @property
+    def rows(self) -> dict[bytes, Row]:
+        """The rows by slot, of the log."""
+        snapshot = self.store.snapshot()
+        return {row.slot: row for _, row in snapshot.log_after(0, 10**6) if row is not None}
+
+
+@pytest.fixture
+def agent() -> Agent:
+    return Agent()
+
+
+def add(*amounts: int, member: str = "m") -> Write:
+    entries = [Entry(member, add=amount) for amount in amounts]
+    return Write((Group(COUNTERS, entries, range(len(entries))),))
+
+
+def received(
+    slot: bytes, value: Value, seq: int = 1, inc: int = OTHER, member: bytes = b"m"
+) -> Row:
+    return Row(b"\xffspace", member, slot, *value, inc, seq)
+
+
+def merge(
+    rows: Sequence[Row], start: int = 0, to: int = 9, vv: dict[int, int] | None = None
+) -> Merge:
+    return Merge("us", Chunk(60, start, to, vv is not None, tuple(rows), {"us": 3}), vv)
+
+
+def test_all_changes_of_a_batch_share_one_seq(agent: Agent) -> None:
+    commit = agent.run(add(1), add(2, 3), add(-4))
+    assert (commit.state.seq, commit.state.lsn, commit.state.vv) == (1, 2, {INC: 1})
+    assert commit.answers == [Written(([1],)), Written(([3, 6],)), Written(([2],))]
+    assert (commit.own, commit.rows) == (True, 2)
+    assert {row.seq for row in agent.rows.values()} == {1}
+
+
+def test_a_request_that_fails_fails_alone_and_leaves_no_trace(agent: Agent) -> None:
+    two = Write((Group(COUNTERS, [Entry("m", add=5)], [0]), Group("no", [Entry("m", add=5)], [1])))
+    bad = Write((Group(COUNTERS, [Entry("m", add=7), Entry("", add=1)], [0, 1]),))
+    commit = agent.run(add(1), two, bad, Retire("nobody"), add(2))
+    kinds = [type(answer) for answer in commit.answers]
+    assert kinds == [Written, NotFound, Malformed, NotFound, Written]
+    assert commit.answers[-1] == Written(([3],))
+
+
+def test_single_entries_that_are_tallied_together_are_refused_each_for_itself(
+    agent: Agent,
+) -> None:
+    commit = agent.run(add(1), add(2**53), add(1, member=""), add(3), add(1, member="n"))
+    kinds = [type(answer) for answer in commit.answers]
+    assert kinds == [Written, OutOfRange, Malformed, Written, Written]
+    assert commit.answers[3] == Written(([4],))
+    for refused in commit.answers[1:3]:
+        assert isinstance(refused, Refused)
+        assert refused.detail.startswith("entries[0].")
+        assert [error.index for error in refused.errors] == [0]
+
+
+def test_a_batch_that_changes_nothing_takes_no_seq(agent: Agent) -> None:
+    agent.run(add(0))
+    before = agent.committer.state
+    commit = agent.run(add(0), Retire("nobody"))
+    assert commit.state == before
+    assert (commit.own, commit.rows) == (False, 0)
+
+
+def test_a_received_row_keeps_its_stamp_and_gets_a_new_lsn(agent: Agent) -> None:
+    agent.run(add(1))
+    commit = agent.run(merge([received(b"M", (3, 0, b""), seq=77)]))
+    assert commit.answers == [Merged(True, 1)]
+    assert agent.rows[b"M"][6:] == (OTHER, 77)
+    assert (commit.state.seq, commit.state.lsn, commit.own) == (1, 2, False)
+
+
+def test_an_equal_or_lesser_value_changes_nothing_and_keeps_my_stamp(agent: Agent) -> None:
+    agent.run(merge([received(b"M", (3, 0, b"x"), seq=5)]))
+    lsn = agent.committer.state.lsn
+    for value in ((3, 0, b"x"), (3, 0, b""), (2, 9, b"z")):
+        agent.run(merge([received(b"M", value, seq=9, inc=99)]))
+    assert agent.rows[b"M"][3:] == (3, 0, b"x", OTHER, 5)
+    assert agent.committer.state.lsn == lsn
+
+
+def test_the_vector_and_the_times_are_claimed_only_at_head(agent: Agent) -> None:
+    agent.run(Merge("us", Chunk(60, 0, 4, False, (), {"us": 3}), {OTHER: 9}))
+    assert (agent.committer.state.vv, agent.committer.state.times) == ({}, {})
+    assert agent.committer.state.cursors == {"us": Cursor(60, 4)}
+    agent.run(merge([], start=4, vv={OTHER: 9}))
+    assert agent.committer.state.vv == {OTHER: 9}
+    assert agent.committer.state.times == {"us": 3}
+
+
+def test_a_head_whose_vector_is_not_known_claims_nothing(agent: Agent) -> None:
+    agent.run(Merge("us", Chunk(60, 0, 4, True, (), {"us": 3}), None))
+    assert (agent.committer.state.vv, agent.committer.state.times) == ({}, {})
+    assert agent.committer.state.cursors == {"us": Cursor(60, 4)}
+
+
+def test_a_chunk_behind_a_gap_is_ignored_whole(agent: Agent) -> None:
+    agent.run(merge([], to=4))
+    before = agent.committer.state
+    commit = agent.run(merge([received(b"M", (3, 0, b""))], start=5, vv={OTHER: 9}))
+    assert commit.answers == [Merged(False, 0)]
+    assert commit.state is before
+    assert b"M" not in agent.rows
+
+
+@pytest.mark.parametrize("slot", [b"~x", b"\x00", b"\xff" * 300])
+def test_an_unknown_kind_is_stored_as_it_is(agent: Agent, slot: bytes) -> None:
+    agent.run(merge([received(slot, (-(2**63), 2**63 - 1, b"\xc1"))]))
+    assert agent.rows[slot].value == (-(2**63), 2**63 - 1, b"\xc1")
+
+
+def test_counter_slots_of_a_peer_enter_the_total(agent: Agent) -> None:
+    agent.run(add(1))
+    space = agent.committer.state.catalog.board(COUNTERS).space
+    theirs = Row(space, b"m", slot_of_replica(Kind.UP, OTHER), 10, NOW_MS, b"", OTHER, 1)
+    commit = agent.run(add(1), merge([theirs]), add(1))
+    assert commit.answers == [Written(([2],)), Merged(True, 1), Written(([13],))]
+    (total,) = agent.store.load([], [(space, b"m")]).totals.values()
+    assert total == agent.store.snapshot().totals_of([(space, b"m")])[space, b"m"]
+
+
+def test_alarms(agent: Agent) -> None:
+    quiet = agent.run(merge([received(b"M", (3, 0, b""), seq=4)], vv={OTHER: 5})).alarms
+    assert (quiet.covered_changed, quiet.forked, quiet.peer_ahead) == (0, 0, 0)
+    covered = agent.run(merge([received(b"M", (4, 0, b""), seq=5)]))
+    assert covered.alarms.covered_changed == 1
+    assert agent.rows[b"M"].major == 4, "alarmed, and still joined"
+    for value in ((3, 0, b""), (9, 0, b"")):  # a lesser and a greater value of the same stamp
+        assert agent.run(merge([received(b"M", value, seq=5)])).alarms.forked == 1
+    ahead = agent.run(merge([], vv={INC: 8, OTHER: 9}))
+    assert ahead.alarms.peer_ahead == 1
+    assert ahead.state.vv == {OTHER: 9}, "nobody else moves my own entry"
+
+
+def test_a_later_change_of_a_cell_moves_it_to_the_end_of_the_batch() -> None:
+    agent = Agent()
+    one, two = received(b"M", (1, 0, b"")), received(b"L", (1, 0, b""))
+    agent.run(merge([one, two, received(b"M", (2, 0, b""), seq=2)]))
+    log = [row.slot for _, row in agent.store.snapshot().log_after(0, 9) if row is not None]
+    assert log == [b"L", b"M"]
+
+
+def test_who_i_am_is_announced_once_and_each_boot(agent: Agent) -> None:
+    agent.run(Announce("eu", "http://a", 1))
+    agent.run(Announce("eu", "http://a", 2))
+    member = agent.committer.state.ring.members["eu"]
+    assert (member.epoch, member.url, member.incs) == (1, "http://a", (INC,))
+    agent.run(Announce("eu", "http://b", 3))
+    assert agent.committer.state.ring.members["eu"].epoch == 2
+    assert agent.rows[slot_of_replica(Kind.INCARNATION, INC)].major == 3
+
+
+def test_a_batch_meets_each_change_of_its_boards(agent: Agent) -> None:
+    write = Write((Group("b", [Entry("m", score=5)], [0]),))
+    commit = agent.run(write, Define("b", Definition(rule="best")), write, Retire("b"), write)
+    kinds = [type(answer).__name__ for answer in commit.answers]
+    assert kinds == ["NotFound", "BoardChanged", "Written", "BoardChanged", "NotFound"]
+
+
+def test_times_alone_are_not_made_durable(agent: Agent) -> None:
+    agent.run(merge([], to=4, vv={OTHER: 1}))
+    with mock.patch.object(agent.store, "commit") as commit:
+        agent.run(Merge("us", Chunk(60, 0, 4, True, (), {"us": 99}), {OTHER: 1}))
+    assert agent.committer.state.times == {"us": 99}
+    assert not commit.called
