@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 
-from agent.operation import Define, Merge, Merged
 from agent.boards.definition import Definition
 from agent.commit import Committer
 from agent.crdt.cell import Row
@@ -15,6 +14,7 @@ from agent.crdt.incarnation import RANDOM_BITS, mint
 from agent.crdt.slot import Kind, slot_of_replica
 from agent.exchange import Boot, Chunk, ChunkLimits, Reply, Sender, build_chunk, vv_digest
 from agent.gossip import wire
+from agent.operation import Define, Merge, Merged
 from agent.store.identity import Identity
 from agent.store.schema import open_reader
 from agent.store.snapshot import SqliteSnapshot

@@ -14,7 +14,8 @@ from bench.load import Clients, Load
 from bench.valkeys import POLICIES, valkeys
 from cluster.demo import until_included
 from cluster.expected import BoardSpec
-from cluster.local_ring import LocalAgent, LocalRing
+from cluster.local_agent import LocalAgent
+from cluster.local_ring import LocalRing
 
 HOT = BoardSpec("hot", "sum", ties="member")
 LARGE = BoardSpec("large", "sum", ties="member")

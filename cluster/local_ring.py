@@ -13,119 +13,31 @@ system has one loopback address only (macOS), a cut parts all agents from each o
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import secrets
 import shutil
 import signal
-import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
-from urllib.parse import quote
+from typing import Any, Self
 
 import aiohttp
-from redis import Redis
-from redis.exceptions import RedisError
 
 from cluster.checker import Region
+from cluster.local_agent import LocalAgent, free_port, has_loopback_addresses
 from cluster.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[1]  # agents are started from here: `python -m agent`
 READY_S = 30.0
 STOP_S = 15.0
 POLL_S = 0.05
-LOG_SHOWN_LINES = 30
 
 
 class RingError(Exception):
     """An agent did not start or stop as it should; the text ends with the end of its log."""
-
-
-def has_loopback_addresses() -> bool:
-    """Whether this system lets a socket call from another loopback address than 127.0.0.1."""
-    try:
-        with socket.socket() as caller:
-            caller.bind(("127.0.0.11", 0))
-            return True
-    except OSError:
-        return False
-
-
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on right now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-@dataclass(slots=True)
-class LocalAgent:
-    """One agent of a local ring: its files, its addresses, and its process while it runs."""
-
-    name: str
-    folder: Path
-    port: int
-    source: str
-    redis_url: str
-    proxy: Proxy | None = None
-    process: subprocess.Popen[bytes] | None = None
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def url(self) -> str:
-        """Where clients reach it."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def advertise(self) -> str:
-        """Where its peers reach it: its proxy, or itself."""
-        if self.proxy is None:
-            return self.url
-        host, port = self.proxy.address
-        return f"http://{host}:{port}"
-
-    @property
-    def log(self) -> Path:
-        """The file that holds its output, of all its starts."""
-        return self.folder / "agent.log"
-
-    @property
-    def data_dir(self) -> Path:
-        """Its SQLite file, and its Valkey's files."""
-        return self.folder / "data"
-
-    @property
-    def region(self) -> Region:
-        """Where the checker can read it."""
-        return Region(self.name, self.url, self.redis_url)
-
-    @property
-    def cells(self) -> int:
-        """How many cells its SQLite file holds, also while it runs."""
-        uri = f"file:{quote(str(self.data_dir / 'tallyring.db'))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as file:
-            count: int = file.execute("SELECT cells FROM state").fetchone()[0]
-            return count
-
-    @property
-    def resident_bytes(self) -> int:
-        """How much memory its process holds; 0 where that can't be told or it does not run."""
-        if self.process is None:
-            return 0
-        with suppress(OSError):
-            for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-                if line.startswith("VmRSS:"):
-                    return int(line.split()[1]) * 1024
-        return 0
 
 
 class LocalRing:
@@ -198,7 +110,7 @@ class LocalRing:
             await agent.proxy.start()
         seeds = [other.advertise for other in self.agents.values()]
         agent.settings = self._settings_of(agent, seeds)
-        (agent.folder / "agent.toml").write_text(_toml(agent.settings))
+        agent.write_config()
         self.agents[name] = agent
         if start:
             await self.start(name)
@@ -236,8 +148,7 @@ class LocalRing:
             RingError: it ended, or was not ready in time.
         """
         agent = self.agents[name]
-        config = agent.folder / "agent.toml"
-        command = [sys.executable, "-m", "agent", "--config", str(config)]
+        command = [sys.executable, "-m", "agent", "--config", str(agent.config)]
         with agent.log.open("ab") as log:
             # A session of its own: Ctrl-C reaches this process alone, which then stops them all.
             agent.process = subprocess.Popen(  # noqa: ASYNC220 -- a fork, not a wait
@@ -250,16 +161,16 @@ class LocalRing:
             )
         try:
             async with asyncio.timeout(READY_S), aiohttp.ClientSession() as session:
-                while not await _is_ready(session, agent):
+                while not await agent.is_ready(session):
                     if agent.process.poll() is not None:
                         raise RingError(
                             f"agent {name} ended with code {agent.process.returncode} at its start"
-                            f"\n{_end_of(agent.log)}"
+                            f"\n{agent.end_of_log}"
                         )
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise RingError(
-                f"agent {name} was not ready after {READY_S:.0f} s\n{_end_of(agent.log)}"
+                f"agent {name} was not ready after {READY_S:.0f} s\n{agent.end_of_log}"
             ) from None
 
     def kill(self, name: str) -> None:
@@ -303,7 +214,7 @@ class LocalRing:
             process.kill()
             process.wait()
             raise RingError(
-                f"agent {name} did not stop in {STOP_S:.0f} s\n{_end_of(agent.log)}"
+                f"agent {name} did not stop in {STOP_S:.0f} s\n{agent.end_of_log}"
             ) from None
         return process.returncode
 
@@ -312,7 +223,7 @@ class LocalRing:
         for other in self.agents.values():
             assert other.proxy is not None, "a ring without links can't be cut"
             source = self.agents[name].source
-            (lambda *_: None)(None if other.name == name or not source else [source])
+            other.proxy.cut(None if other.name == name or not source else [source])
 
     def heal(self) -> None:
         """Heal all links."""
@@ -353,7 +264,7 @@ class LocalRing:
             if agent.proxy is not None:
                 await agent.proxy.stop()
             if agent.name not in self._redis_urls:
-                await asyncio.to_thread(_end_valkey, agent)
+                await asyncio.to_thread(agent.end_valkey)
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
         if failed is not None:
@@ -363,40 +274,3 @@ class LocalRing:
 def _require_empty(folder: Path) -> None:
     if any(folder.iterdir()):
         raise RingError(f"{folder} is not empty; a new ring needs a folder of its own")
-
-
-async def _is_ready(session: aiohttp.ClientSession, agent: LocalAgent) -> bool:
-    with suppress(aiohttp.ClientConnectionError, TimeoutError):
-        async with session.get(f"{agent.url}/readyz") as response:
-            return response.status == 200
-    return False
-
-
-def _end_valkey(agent: LocalAgent) -> None:
-    """End the Valkey of an agent that was killed and could not do it itself.
-
-    By now another server may listen on the port, so it is asked for its folder first.
-    """
-    with (
-        suppress(RedisError, OSError),
-        Redis.from_url(agent.redis_url, socket_timeout=1.0, decode_responses=True) as server,
-    ):
-        folder = cast("dict[str, str]", server.config_get("dir"))["dir"]
-        if Path(folder).is_relative_to(agent.data_dir.resolve()):
-            server.shutdown(nosave=True)
-
-
-def _end_of(log: Path) -> str:
-    with suppress(OSError):
-        return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_SHOWN_LINES:])
-    return "(no log)"
-
-
-def _toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """The settings as TOML; strings, numbers and lists of strings are written as in JSON."""
-    lines = []
-    for section, fields in settings.items():
-        lines.append(f"[{section}]")
-        lines += [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
-        lines.append("")
-    return os.linesep.join(lines)

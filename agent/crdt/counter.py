@@ -19,6 +19,8 @@ from typing import NamedTuple
 from agent.crdt.cell import Value
 from agent.crdt.slot import Kind
 
+_UP = int(Kind.UP)  # a plain integer: this module is on the hot path
+
 
 def add(slot_value: Value | None, amount: int, at_ms: int) -> Value:
     """The slot's value after adding `amount` >= 0 at `at_ms`: the delta and the new value in one.
@@ -51,8 +53,9 @@ class Total(NamedTuple):
 
 def contribution(kind: int, value: Value) -> Total:
     """What one slot alone adds up to."""
-    up = kind == Kind.UP
-    return Total(value[0] if up else -value[0], value[1], up and value[0] > 0, 1)
+    if kind == _UP:
+        return Total(value[0], value[1], value[0] > 0, 1)
+    return Total(-value[0], value[1], False, 1)
 
 
 def combine(one: Total | None, two: Total) -> Total:
@@ -70,7 +73,7 @@ def replace(total: Total | None, kind: int, old: Value | None, new: Value) -> To
     """The total after one of its slots grew from `old` to `new`, without reading the others."""
     grown = contribution(kind, new)
     if old is not None:
-        before = old[0] if kind == Kind.UP else -old[0]
+        before = old[0] if kind == _UP else -old[0]
         grown = Total(grown.score - before, grown.reached_ms, grown.rose, 0)
     return combine(total, grown)
 

@@ -12,7 +12,8 @@ import pytest
 
 from cluster.checker import check_everything
 from cluster.expected import BoardSpec, Entry, Expectation
-from cluster.local_ring import LocalAgent, LocalRing
+from cluster.local_agent import LocalAgent
+from cluster.local_ring import LocalRing
 
 POLL_S = 0.02
 HANG_S = 0.5  # an agent that does not answer for so long hangs

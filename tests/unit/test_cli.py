@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cluster.cli import main
-from cluster.local_ring import free_port
+from cluster.local_agent import free_port
 
 # Each with a subcommand that needs an agent.
 CALLS = [
