@@ -199,7 +199,7 @@ class _Draft:
 
     def write(self, key: Key, value: Value) -> None:
         """Change a cell as this agent's own write."""
-        self.put(Row(*key, *value, self.state.inc, self.state.seq + 1))
+        self.put(Row._make((*key, *value, self.state.inc, self.state.seq + 1)))
 
     def apply(self, operation: Operation) -> Answer:
         """Apply one operation.

@@ -104,7 +104,7 @@ class ProjectionSection:
     """[projection]: how Redis is kept up to date."""
 
     # Members written by one script call. Higher: fewer calls; lower: shorter stalls of Redis.
-    batch_members_max: int = 200
+    batch_members_max: int = 500
     # The least time between two turns under load. Lower: fresher ranks; higher: cheaper writes.
     interval_s: float = 0.01
     # How often Redis is looked at when nothing changes: finds a flush or a failover. Lower: sooner.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, assert_never
 
 from agent.boards.catalog import Board, Catalog
-from agent.boards.definition import COUNTERS
+from agent.boards.definition import COUNTERS, Definition
 from agent.boards.standing import (
     Standing,
     standing_of,
@@ -21,6 +21,7 @@ from agent.boards.standing import (
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
 from agent.crdt.cell import Row
+from agent.crdt.counter import Total
 from agent.crdt.slot import Kind
 from agent.crdt.space import BOARDS_SPACE
 from agent.store.snapshot import SqliteSnapshot
@@ -95,10 +96,10 @@ def read_changes(snapshot: SqliteSnapshot, after: int, limit: int, catalog: Cata
     Members of spaces that `catalog` does not have in force are left out: they are either of a past
     generation, or of a board whose definition comes later in the log and then fills the board.
     """
-    wanted: dict[MemberKey, tuple[int, Board, Row]] = {}
+    standings: dict[MemberKey, tuple[int, Board, Standing]] = {}
     definitions: list[Row] = []
     to, scanned = after, 0
-    for lsn, row in snapshot.log_after(after, limit):
+    for lsn, row, total in snapshot.changes_after(after, limit):
         scanned += 1
         to = lsn
         if row is None:
@@ -109,44 +110,43 @@ def read_changes(snapshot: SqliteSnapshot, after: int, limit: int, catalog: Cata
         board = catalog.board_in(row.space)
         if board is None or board.definition is None:
             continue
-        if row.slot[0] in _KINDS[board.definition.rule]:
-            wanted.setdefault(row[:2], (lsn, board, row))
+        standing = _standing(board.definition, row, total)
+        if standing is not None:
+            standings.setdefault(row[:2], (lsn, board, standing))
     head = scanned < limit or to >= snapshot.newest_lsn
     if head:
         to = max(after, snapshot.newest_lsn)
-    members, clamped = _project(snapshot, wanted)
+    members, clamped = _projected(standings)
     return Changes(members, definitions, to, head, snapshot.vv if head else {}, clamped)
 
 
-def _project(
-    snapshot: SqliteSnapshot, wanted: Mapping[MemberKey, tuple[int, Board, Row]]
+def _standing(definition: Definition, row: Row, total: Total | None) -> Standing | None:
+    """Where a changed cell puts its member; None where cells of its kind do not count."""
+    if row.slot[0] not in _KINDS[definition.rule]:
+        return None
+    match definition.rule:
+        case "sum":
+            return None if total is None else Standing(total.score, total.reached_ms)
+        case "best":
+            return standing_of_best(row.value, low=definition.low)
+        case "latest":
+            return standing_of_latest(row.value)
+        case _:
+            assert_never(definition.rule)
+
+
+def _projected(
+    standings: Mapping[MemberKey, tuple[int, Board, Standing]],
 ) -> tuple[list[Projected], int]:
-    sums = [key for key, (_, board, _) in wanted.items() if _rule(board) == "sum"]
-    totals = snapshot.totals_of(sums)
     members = []
     clamped = 0
-    for key, (lsn, board, row) in wanted.items():
-        definition, scale = board.definition, board.scale
-        assert definition is not None
+    for key, (lsn, board, standing) in standings.items():
+        scale = board.scale
         assert scale is not None
-        if definition.rule == "sum":
-            total = totals.get(key)
-            if total is None:
-                continue
-            standing = Standing(total.score, total.reached_ms)
-        elif definition.rule == "best":
-            standing = standing_of_best(row.value, low=definition.low)
-        else:
-            standing = standing_of_latest(row.value)
         clamped += abs(standing.score) > scale.score_limit
         composite = b"%d" % scale.composite(standing.score, standing.reached_ms)
         members.append(Projected(lsn, *key, composite, standing.score))
     return members, clamped
-
-
-def _rule(board: Board) -> str:
-    assert board.definition is not None
-    return board.definition.rule
 
 
 def read_members(

@@ -9,7 +9,7 @@ from agent.boards.tally import MemberKey
 from agent.crdt import counter
 from agent.crdt.cell import Row, Value
 from agent.crdt.counter import Total
-from agent.crdt.slot import COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
 from agent.exchange import Cursor
 
 _LOG = """
@@ -17,6 +17,16 @@ SELECT l.lsn, c.space, c.member, c.slot, c.major, c.minor, c.body, c.inc, c.seq
 FROM log AS l
 LEFT JOIN cells AS c
   ON c.space = l.space AND c.member = l.member AND c.slot = l.slot AND c.lsn = l.lsn
+WHERE l.lsn > ?
+ORDER BY l.lsn LIMIT ?
+"""
+_CHANGES = """
+SELECT l.lsn, c.space, c.member, c.slot, c.major, c.minor, c.body, c.inc, c.seq,
+  t.score, t.reached_ms, t.rose, t.slots
+FROM log AS l
+LEFT JOIN cells AS c
+  ON c.space = l.space AND c.member = l.member AND c.slot = l.slot AND c.lsn = l.lsn
+LEFT JOIN totals AS t ON t.space = c.space AND t.member = c.member
 WHERE l.lsn > ?
 ORDER BY l.lsn LIMIT ?
 """
@@ -45,7 +55,22 @@ class SqliteSnapshot:
         """At most `limit` log entries above `lsn`, in order; None for a superseded one."""
         spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
         for at, space, *rest in self._db.execute(_LOG, (lsn, limit)):
-            yield at, None if space is None else Row(spaces[space], *rest)
+            yield at, None if space is None else Row._make((spaces[space], *rest))
+
+    def changes_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None, Total | None]]:
+        """As `log_after`, and for a counter slot the total of its member."""
+        spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
+        for at, space, *rest in self._db.execute(_CHANGES, (lsn, limit)):
+            if space is None:
+                yield at, None, None
+                continue
+            row = Row._make((spaces[space], *rest[:7]))
+            if rest[7] is not None:
+                yield at, row, Total._make(rest[7:])
+            elif row.slot[0] in COUNTER_KINDS:  # its only counter slot: see total_of_member
+                yield at, row, counter.contribution(row.slot[0], row[3:6])
+            else:
+                yield at, row, None
 
     def _space_id(self, space: bytes) -> int | None:
         found = self._db.execute("SELECT id FROM spaces WHERE space = ?", (space,)).fetchone()

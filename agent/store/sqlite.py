@@ -158,7 +158,7 @@ class SqliteStore:
         # that holds, and its other counter slots need no look-up.
         singles = [pair for pair in pairs if found_totals[spaces[pair[0]], pair[1]] is None]
         for space, member, slot, *rest in self._look_up(_SINGLES, singles):
-            row = Row(spaces[space], member, slot, *rest)
+            row = Row._make((spaces[space], member, slot, *rest))
             found_totals[row[:2]] = counter.contribution(slot[0], row[3:6])
             if row[:3] in found_cells:
                 found_cells[row[:3]] = row
@@ -169,7 +169,7 @@ class SqliteStore:
             if s in ids and not (slot[0] in COUNTER_KINDS and (ids[s], m) in single)
         ]
         for space, member, slot, *rest in self._look_up(_CELLS, keys):
-            row = Row(spaces[space], member, slot, *rest)
+            row = Row._make((spaces[space], member, slot, *rest))
             found_cells[row[:3]] = row
         return WorkingSet(found_cells, found_totals)
 

@@ -203,10 +203,9 @@ OMISSIONS: list[tuple[type[SimulatedAgent], int]] = [
 
 
 def first_failure(agent_type: type[SimulatedAgent], start: int = 0) -> int | None:
-    """The first seed at which these agents go wrong; late duplicates alone do not count."""
+    """The first seed at which these agents go wrong."""
     for seed in range(start, start + OMISSION_SEEDS_MAX):
-        problems = simulate(seed, agent_type=agent_type).problems
-        if any("once more" not in problem for problem in problems):
+        if not simulate(seed, agent_type=agent_type).ok:
             return seed
     return None
 
