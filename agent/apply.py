@@ -77,7 +77,7 @@ class WorkingSet:
 
 @dataclass(slots=True)
 class Alarms:
-    """Counts of what must never happen (PROTOCOL 2.5). Each has a metric that should stay 0.
+    """Counts of what must never happen (docs/metrics.md). Each has a metric that should stay 0.
 
     covered_changed: a received row changed my state although my version vector covered it.
     forked: the same (incarnation, seq, cell) came with another value.

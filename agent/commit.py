@@ -86,6 +86,7 @@ class Commit:
     answers: one for each operation, in order; errors are answers too.
     own: whether this agent's own cells changed (its peers should be told).
     rows: how many cells changed.
+    outcomes: the transactions that changed cells, each with the lsn of its first row.
     """
 
     state: State
@@ -93,6 +94,7 @@ class Commit:
     own: bool = False
     rows: int = 0
     alarms: Alarms = field(default_factory=Alarms)
+    outcomes: list[tuple[int, Outcome]] = field(default_factory=list)
 
 
 class Committer:
@@ -114,6 +116,7 @@ class Committer:
         answers: list[Answer | Indefinite] = []
         first = self.state
         own, rows, alarms = False, 0, Alarms()
+        outcomes: list[tuple[int, Outcome]] = []
         for run in _runs(operations):
             before = self.state
             try:
@@ -123,12 +126,14 @@ class Committer:
                 continue
             answers += outcome.answers
             rows += len(outcome.rows)
+            if outcome.rows:
+                outcomes.append((before.lsn + 1, outcome))
             own = own or self.state.seq != before.seq
             alarms.covered_changed += outcome.alarms.covered_changed
             alarms.forked += outcome.alarms.forked
             alarms.peer_ahead += outcome.alarms.peer_ahead
         assert self.state.lsn >= first.lsn
-        return Commit(self.state, answers, own, rows, alarms)
+        return Commit(self.state, answers, own, rows, alarms, outcomes)
 
     def _run(self, operations: Sequence[Operation], now_ms: int) -> Outcome:
         steps = coalesced(operations)
@@ -334,7 +339,11 @@ class CommitQueue:
         """Make a commit visible, tell the listeners, answer: in this order, on the event loop."""
         self._hand_over()
         self.state = commit.state
-        self._on_commit(commit)
+        failure: Exception | None = None
+        try:
+            self._on_commit(commit)
+        except Exception as error:  # noqa: BLE001 -- ends the agent, after the answers are given
+            failure = error
         for item, answer in zip(batch, commit.answers, strict=True):
             self._waiting_cost -= item.cost
             if item.answer.done():
@@ -343,10 +352,14 @@ class CommitQueue:
                 item.answer.set_exception(answer)
             else:
                 item.answer.set_result(Receipt(answer, commit.state))
+        if failure is not None:
+            self._end([], failure)
 
     def _end(self, batch: list[_Waiting], failure: BaseException | None) -> None:
         self._closed = True
         assert self._ended is not None
+        if self._ended.done():
+            return
         for item in batch:
             if not item.answer.done():
                 item.answer.set_exception(Indefinite("the writer failed; the agent is stopping"))

@@ -203,7 +203,7 @@ class ExchangeRefused(TallyringError):
     """A peer's message was refused. Nothing of it was stored and no cursor moved.
 
     `reason` is one of: truncated, malformed, too_large, wire_version, unauthorized, replay,
-    other_ring, challenge, stale_boot, fork, unreachable, refused.
+    other_ring, removed, self, challenge, stale_boot, fork, unreachable, refused.
     """
 
     def __init__(self, reason: str, detail: str) -> None:

@@ -1,4 +1,4 @@
-"""The rules of an exchange (docs/protocol.md, section 1), pure: no I/O, no clock, no async.
+"""The rules of an exchange (docs/protocol.md), pure: no I/O, no clock, no async.
 
 One exchange is push-pull. The caller sends what it knows (version vector), how far it has read the
 other's log (cursor), and a chunk of its own log; the other joins that chunk, and answers with a

@@ -120,7 +120,7 @@ async def _run(config: Config) -> None:
             peers=gossip.peers,
             clock=clock,
         )
-        listeners += [gossip.committed, services.counts.committed, lambda _: projector.wake()]
+        listeners += [gossip.committed, services.counts.committed, projector.committed]
         await queue.submit(Announce(config.agent.region, config.advertise, store.boot_number))
         await parts.enter_async_context(_serving(services, listening))
         log.info("agent is up", agent=config.name, ring=config.ring.name, url=config.advertise)

@@ -1,7 +1,7 @@
 """Definitions: what a board's owner says of it, checked, completed and digested.
 
-The *shape* is the digest of what the stored numbers depend on. It is part of the space (DESIGN:
-"cells of different shapes never meet"), so its encoding is frozen: tests/golden/.
+The *shape* is the digest of what the stored numbers depend on. It is part of the space, so
+that cells of different shapes never meet, and its encoding is frozen: tests/golden/.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgpack
 import msgspec
 
 from agent.boards import body
-from agent.errors import Conflict, Malformed, OutOfRange
+from agent.errors import Conflict, Malformed, OutOfRange, TooLarge
 from agent.limits import BODY_BYTES_MAX, SCORE_MAX
 
 Rule = Literal["sum", "best", "latest"]
@@ -64,7 +64,7 @@ class Definition(
         return self.order == "low"
 
     def score_range(self) -> tuple[int, int]:
-        """The least and the greatest score, declared or by default (API.md, ties)."""
+        """The least and the greatest score, declared or by default (docs/api.md)."""
         if self.score is not None:
             return int(self.score.min), int(self.score.max)
         if self.ties not in TIMED_TIES:
@@ -144,16 +144,22 @@ def to_body(definition: Definition | None, seen: dict[str, int]) -> bytes:
     """The body of a definition's cell. None retires the board.
 
     `seen` is, by agent, the newest version its writer knew: what it does not name was overruled.
+    Where that is more than a body holds, the oldest versions are left out (and would at worst be
+    listed as overruled again).
 
     Raises:
-        TooLarge: over BODY_BYTES_MAX.
+        TooLarge: over BODY_BYTES_MAX without any of `seen`.
     """
-    document: dict[str, Any] = {"seen": seen}
-    if definition is None:
-        document["retired"] = True
-    else:
-        document["definition"] = msgspec.to_builtins(definition)
-    return body.pack(document, "definition", BODY_BYTES_MAX)
+    said: dict[str, Any] = {"retired": True}
+    if definition is not None:
+        said = {"definition": msgspec.to_builtins(definition)}
+    known = sorted(seen.items(), key=lambda item: item[1])
+    while known:
+        try:
+            return body.pack({"seen": dict(known), **said}, "definition", BODY_BYTES_MAX)
+        except TooLarge:
+            del known[0]
+    return body.pack({"seen": {}, **said}, "definition", BODY_BYTES_MAX)
 
 
 class DefinitionBody(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.boards.definition import TIMED_TIES, Definition
 from agent.errors import OutOfRange
@@ -28,6 +28,7 @@ class Scale:
     """How one board's window maps to Redis scores. Times are in ms since 1970.
 
     `b` is the number of bits below the score; `tick_ms` is the unit of the time kept in them.
+    `score_limit` is the greatest |score| that Redis can carry exactly beside the time.
     """
 
     ties: str
@@ -35,23 +36,22 @@ class Scale:
     b: int
     epoch_ms: int
     tick_ms: int
+    score_limit: int = field(init=False)
+    _last_tick: int = field(init=False, repr=False)
+    _rises_with_time: bool = field(init=False, repr=False)
 
-    @property
-    def score_limit(self) -> int:
-        """The greatest |score| that Redis can carry exactly beside the time."""
-        return int(2 ** (EXACT_BITS - self.b) - 1)
-
-    @property
-    def _rises_with_time(self) -> bool:
-        return (self.ties == "last") != self.low
+    def __post_init__(self) -> None:
+        """Work out what every conversion needs."""
+        object.__setattr__(self, "score_limit", (1 << (EXACT_BITS - self.b)) - 1)
+        object.__setattr__(self, "_last_tick", (1 << self.b) - 1)
+        object.__setattr__(self, "_rises_with_time", (self.ties == "last") != self.low)
 
     def composite(self, score: int, reached_ms: int) -> int:
         """The Redis score: an integer of at most 2**53 - 1 in size. What is outside clamps."""
-        limit = self.score_limit
+        limit, last_tick = self.score_limit, self._last_tick
         clamped = limit if score > limit else -limit if score < -limit else score
-        if not self.b:
+        if not last_tick:
             return clamped
-        last_tick = (1 << self.b) - 1
         ticks = (reached_ms - self.epoch_ms) // self.tick_ms
         ticks = 0 if ticks < 0 else last_tick if ticks > last_tick else ticks
         return (clamped << self.b) + (ticks if self._rises_with_time else last_tick - ticks)
@@ -64,9 +64,9 @@ class Scale:
         """The start of the tick in which the score was reached; None where no time is kept."""
         if not self.b:
             return None
-        last_tick = (1 << self.b) - 1
-        tie = composite & last_tick
-        return self.epoch_ms + (tie if self._rises_with_time else last_tick - tie) * self.tick_ms
+        tie = composite & self._last_tick
+        ticks = tie if self._rises_with_time else self._last_tick - tie
+        return self.epoch_ms + ticks * self.tick_ms
 
 
 def scale_of(definition: Definition) -> Scale:

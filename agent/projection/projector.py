@@ -14,27 +14,29 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import NoReturn, assert_never
 
 import structlog
 from redis.exceptions import RedisError
 
 from agent.apply import State
+from agent.commit import Commit
 from agent.config import Config
 from agent.projection.connection import RankClient
 from agent.projection.decision import Follow, Rebuild, Refuse, Wait, decide
 from agent.projection.filler import Filler
 from agent.projection.keys import Claim, Fields, Watermark, meta_key
 from agent.projection.link import Link, Moved
+from agent.projection.recent import Recent
 from agent.projection.refill import WINDOW, Places
 from agent.projection.scripts import Change
-from agent.projection.source import Changes, read_catalog, read_changes
+from agent.projection.source import Changes, changes_of, read_catalog, read_changes
 from agent.projection.status import BoardState, Counts, Phase, Status
 from agent.store.readers import Readers
 
 logger = structlog.get_logger()
 
+RECENT_ENTRIES_MAX = 500  # from memory, on the event loop: two milliseconds of it
 READ_ENTRIES_MAX = 5_000  # of the log, at a time: bounds how old a batch is when it is written
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0  # a rank store is near: it is tried often
 
@@ -63,6 +65,7 @@ class Projector:
         self._now_ms = now_ms
         self._link = Link(client, config.projection.lease_s, now_ms, self._announce)
         self._filler: Filler | None = None
+        self._recent = Recent()
         self._counts = Counts()
         self._phase = Phase.STARTING
         self._error = ""
@@ -73,6 +76,11 @@ class Projector:
         self._moved = asyncio.Event()
 
     # --- what others call ------------------------------------------------------------------
+
+    def committed(self, commit: Commit) -> None:
+        """Told after each commit, on the event loop."""
+        self._recent.add(commit)
+        self.wake()
 
     def wake(self) -> None:
         """Tell that something was committed. Call on the event loop."""
@@ -277,13 +285,14 @@ class Projector:
         try:
             # Both are taken before the snapshot, so what they claim is in it.
             state, now_ms = self._state(), self._now_ms()
-            read = partial(
-                read_changes,
-                after=self._link.watermark.lsn,
-                limit=READ_ENTRIES_MAX,
-                catalog=places.catalog,
-            )
-            changes = await self._readers.read(read)
+            after, catalog = self._link.watermark.lsn, places.catalog
+            recent = self._recent.after(after, state.lsn, RECENT_ENTRIES_MAX)
+            if recent is not None:
+                changes = changes_of(recent, after, state.lsn, state.vv, catalog)
+            else:
+                changes = await self._readers.read(
+                    lambda snapshot: read_changes(snapshot, after, READ_ENTRIES_MAX, catalog)
+                )
             as_of = state.ring.as_of(state.times, state.agent, now_ms)
             await self._project(changes, places, as_of)
             head = changes.head

@@ -6,8 +6,8 @@ one read are written does not matter, and writing one twice does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, assert_never
 
 from agent.boards.catalog import Board, Catalog
@@ -24,6 +24,7 @@ from agent.crdt.cell import Row
 from agent.crdt.counter import Total
 from agent.crdt.slot import Kind
 from agent.crdt.space import BOARDS_SPACE
+from agent.exchange import VersionVector
 from agent.store.snapshot import SqliteSnapshot
 
 _KINDS = {
@@ -91,19 +92,38 @@ def read_catalog(snapshot: _SeesBoards) -> Catalog:
 
 
 def read_changes(snapshot: SqliteSnapshot, after: int, limit: int, catalog: Catalog) -> Changes:
-    """What changed above the lsn `after`, from at most `limit` log entries.
+    """What changed above the lsn `after`, from at most `limit` log entries of a snapshot."""
+    entries = list(snapshot.changes_after(after, limit))
+    to = entries[-1][0] if entries else after
+    newest_lsn = to if len(entries) == limit else snapshot.newest_lsn
+    head = newest_lsn == snapshot.newest_lsn
+    vv = snapshot.vv if head else {}
+    known = ((lsn, row, total) for lsn, row, total in entries if row is not None)
+    changes = changes_of(known, after, newest_lsn, vv, catalog)
+    return replace(changes, to=newest_lsn, head=head)
+
+
+def changes_of(
+    entries: Iterable[tuple[int, Row, Total | None]],
+    after: int,
+    newest_lsn: int,
+    vv: VersionVector,
+    catalog: Catalog,
+) -> Changes:
+    """What log entries above the lsn `after` change in Redis, by the boards of a catalog.
 
     Members of spaces that `catalog` does not have in force are left out: they are either of a past
     generation, or of a board whose definition comes later in the log and then fills the board.
+
+    Args:
+        entries: (lsn, row, the member's total where the row is a counter slot), in order.
+        newest_lsn, vv: of the state that the entries lead to; if they reach it they are at head.
     """
     standings: dict[MemberKey, tuple[int, Board, Standing]] = {}
     definitions: list[Row] = []
-    to, scanned = after, 0
-    for lsn, row, total in snapshot.changes_after(after, limit):
-        scanned += 1
+    to = after
+    for lsn, row, total in entries:
         to = lsn
-        if row is None:
-            continue
         if row.space == BOARDS_SPACE:
             definitions.append(row)
             continue
@@ -112,12 +132,10 @@ def read_changes(snapshot: SqliteSnapshot, after: int, limit: int, catalog: Cata
             continue
         standing = _standing(board.definition, row, total)
         if standing is not None:
-            standings.setdefault(row[:2], (lsn, board, standing))
-    head = scanned < limit or to >= snapshot.newest_lsn
-    if head:
-        to = max(after, snapshot.newest_lsn)
+            standings[row[:2]] = (lsn, board, standing)
+    head = to == newest_lsn
     members, clamped = _projected(standings)
-    return Changes(members, definitions, to, head, snapshot.vv if head else {}, clamped)
+    return Changes(members, definitions, to, head, vv if head else {}, clamped)
 
 
 def _standing(definition: Definition, row: Row, total: Total | None) -> Standing | None:

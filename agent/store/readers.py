@@ -14,7 +14,7 @@ from agent.store.schema import open_reader
 from agent.store.snapshot import SqliteSnapshot
 
 Result = TypeVar("Result")
-THREADS = 3  # gossip, projection and the API can each read at once; more only contend
+THREADS = 2  # gossip, projection and the API can each read at once; more only contend
 
 
 class Readers:

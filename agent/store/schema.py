@@ -101,7 +101,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
     )
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB // 4}")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     connection.execute("PRAGMA query_only = 1")
     return connection
 

@@ -1,4 +1,4 @@
-"""What must hold at every moment of a run: the invariants of docs/protocol.md, section 1.5."""
+"""What must hold at every moment of a run: the invariants of docs/protocol.md."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -129,13 +129,12 @@ async def running(
     gossip = Gossip(config, (secret,), boot, queue, readers, now_ms, random)
     tell.append(gossip.committed)
     await queue.submit(Announce(name, url, store.boot_number))
-    task = asyncio.create_task(gossip.run() if calls else asyncio.Event().wait())
     try:
-        yield Agent(name, url, config, queue, readers, gossip, inbox)
+        async with asyncio.TaskGroup() as loops:
+            task = loops.create_task(gossip.run() if calls else asyncio.Event().wait())
+            yield Agent(name, url, config, queue, readers, gossip, inbox)
+            task.cancel()
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
         await runner.cleanup()
         await queue.stop()
         readers.close()

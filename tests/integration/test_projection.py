@@ -28,7 +28,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 def ranked(rows: list[tuple[str, int, int]], *, low: bool, ties: str) -> list[tuple[int, str, int]]:
-    """(rank, member, score) in the order that API.md promises, by plain sorting."""
+    """(rank, member, score) in the order that docs/api.md promises, by plain sorting."""
 
     def key(row: tuple[str, int, int]) -> tuple[Any, ...]:
         _, score, minute = row

@@ -53,6 +53,12 @@ MINE, PEER = 0, 1
 BoardName = tuple[str, int]  # name, generation
 
 
+def ticked(clock: int, now_ms: int) -> int:
+    """The next hybrid time; counter 0 is left to entries with a time of their own."""
+    time = max(clock, now_ms << 16) + 1
+    return time + (time % 65536 == 0)
+
+
 @dataclass
 class Plain:
     """What one agent knows, in plain integers. Times are ms; a generation has its own numbers."""
@@ -67,7 +73,7 @@ class Plain:
     written: dict[str, int] = field(default_factory=dict)  # when a definition was, by name
 
     def tick(self, now_ms: int) -> int:
-        self.clock = max(self.clock + 1, now_ms << 16)
+        self.clock = ticked(self.clock, now_ms)
         return self.clock
 
     def in_use(self, name: str) -> bool:
@@ -83,7 +89,7 @@ class Plain:
             heard += [at for name, at in other.written.items() if self.written.get(name) != at]
             self.generations, self.defined = dict(other.generations), set(other.defined)
             self.retired, self.written = set(other.retired), dict(other.written)
-        self.clock = max([self.clock, *heard])
+        self.clock = max([self.clock, *(time for time in heard if time % 65536)])
         for key, by_agent in other.sums.items():
             known = self.sums.setdefault(key, {})
             known.update({agent: n for agent, n in by_agent.items() if agent == writer})
@@ -232,7 +238,7 @@ class AgentModel(RuleBasedStateMachine):
             elif name == "n":
                 value = (at_ms << 16, number)
                 if ago_ms is None:
-                    clock = max(clock + 1, self.now_ms << 16)
+                    clock = ticked(clock, self.now_ms)
                     value = (max(clock, latest.get(key, (-1, 0))[0] + 1), number)
                 latest[key] = max(latest.get(key, value), value)
                 scores.append(latest[key][1])

@@ -142,6 +142,14 @@ def test_replicas_of_a_counter_converge_in_any_order_of_arrival(
     assert (total.score if total else 0) == plain
 
 
+def test_counter_zero_belongs_to_entries_with_a_time_of_their_own() -> None:
+    assert hybrid_clock.hear(0, hybrid_clock.of_ms(5), 5) == 0
+    assert hybrid_clock.hear(0, hybrid_clock.of_ms(5) + 1, 5) == hybrid_clock.of_ms(5) + 1
+    assert hybrid_clock.tick(0, 5) == hybrid_clock.of_ms(5) + 1
+    full = hybrid_clock.of_ms(6) - 1
+    assert hybrid_clock.tick(full, 0) == hybrid_clock.of_ms(6) + 1
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**41)), max_size=30))
 def test_a_hybrid_clock_only_rises_and_stays_near_the_physical_ones(
     steps: list[tuple[bool, int]],
@@ -151,7 +159,7 @@ def test_a_hybrid_clock_only_rises_and_stays_near_the_physical_ones(
         before = clock
         if hears:
             now_ms = max(0, ms - 90_000)
-            clock = hybrid_clock.hear(clock, hybrid_clock.of_ms(ms), now_ms)
+            clock = hybrid_clock.hear(clock, hybrid_clock.of_ms(ms) + 1, now_ms)
             fastest = max(fastest, now_ms)
             assert clock >= before
         else:

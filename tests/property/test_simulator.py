@@ -115,7 +115,7 @@ class KeepsItsLogId(SimulatedAgent):
 
 
 class KeepsItsIncarnation(SimulatedAgent):
-    """I: after a lost disk the agent writes as the incarnation that it was before."""
+    """U: after a lost disk the agent writes as the incarnation that it was before."""
 
     def new_disk(self, chance: int, now_ms: int) -> Disk:
         disk = super().new_disk(chance, now_ms)
