@@ -81,6 +81,8 @@ class Gossip:
         self._callers = proof.Callers()
         self._views: dict[str, PeerView] = {}
         self._links: dict[str, Link] = {}
+        self._seeds = {url for seed in config.ring.seeds if (url := seed.rstrip("/"))}
+        self._seeds_met: set[str] = set()
         self._number = 0
         self._in_flight = asyncio.Semaphore(config.gossip.in_flight_max)
         self._poke_at: asyncio.TimerHandle | None = None
@@ -210,7 +212,12 @@ class Gossip:
             pass
 
     def _refresh_links(self) -> None:
-        """One link for each other member's URL; the seeds too, while no member answers."""
+        """One link for each other member's URL, and for the seeds that may know of more.
+
+        A seed is tried until it was met, also where other members answer: agents that share a seed
+        which is down for now find each other, and would stay a ring of their own. Later all seeds
+        are tried again while no member answers.
+        """
         state = self._queue.state
         wanted = {
             member.url: member.name for member in state.ring.active() if member.name != state.agent
@@ -221,10 +228,8 @@ class Gossip:
             for link in self._links.values()
             if link.url in wanted
         )
-        if alone:
-            for seed in self._config.ring.seeds:
-                if seed.rstrip("/") != self._advertise:
-                    wanted.setdefault(seed.rstrip("/"), "")
+        for url in self._seeds - {self._advertise} - (set() if alone else self._seeds_met):
+            wanted.setdefault(url, "")
         self._links = {
             url: self._links.get(url) or Link(url, name, began=now) for url, name in wanted.items()
         }
@@ -271,6 +276,8 @@ class Gossip:
                 async with self._in_flight:
                     await self._exchange(link, client)
                 link.succeeded(loop.time(), self._now_ms())
+                if link.url in self._seeds and link.name in self._queue.state.ring.members:
+                    self._seeds_met.add(link.url)
             except TallyringError as error:
                 self._failed(link, error)
 

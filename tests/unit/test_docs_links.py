@@ -1,4 +1,4 @@
-"""Pages lead somewhere: links, files that are named, and each room's page, which names its files."""
+"""Pages lead somewhere: links, named files, and each room's page, which names all of its files."""
 
 from __future__ import annotations
 

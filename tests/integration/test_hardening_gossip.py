@@ -1,0 +1,33 @@
+"""Gossip where something is wrong for a while: seeds that come late, peers that are not peers."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from cluster.proxy import Proxy
+from tests.integration.gossip_rig import running, until
+
+
+async def test_a_seed_that_comes_late_is_found_by_agents_that_found_each_other(
+    tmp_path: Path,
+) -> None:
+    """They answer each other, so none of them is alone; the seed itself knows nobody."""
+    async with AsyncExitStack() as agents:
+        first = await agents.enter_async_context(running(tmp_path, "a"))
+        door = Proxy(("127.0.0.1", int(first.url.rpartition(":")[2])))
+        await door.start()
+        agents.push_async_callback(door.stop)
+        door.cut()
+        seed = f"http://127.0.0.1:{door.address[1]}"
+        second = await agents.enter_async_context(running(tmp_path, "b", [seed]))
+        third = await agents.enter_async_context(running(tmp_path, "c", [seed, second.url]))
+        await until(lambda: len(second.queue.state.ring.active()) == 2)
+        await until(lambda: all(p.exchanges > 3 for p in third.gossip.peers() if p.name == "b"))
+        assert len(first.queue.state.ring.active()) == 1
+        assert door.traffic.refused_connections + door.traffic.reset_connections > 0
+        door.heal()
+        found = [first, second, third]
+        await until(lambda: all(len(a.queue.state.ring.active()) == 3 for a in found))
+        # Met, a seed is not called under its other name any more.
+        await until(lambda: all(p.url != seed for a in found for p in a.gossip.peers()))
