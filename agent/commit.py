@@ -39,6 +39,10 @@ class Store(Protocol):
 
     uncertain: bool
 
+    @property
+    def cells(self) -> int:
+        """How many cells are stored."""
+
     def state(self) -> State:
         """The durable state."""
 
@@ -86,6 +90,7 @@ class Commit:
     answers: one for each operation, in order; errors are answers too.
     own: whether this agent's own cells changed (its peers should be told).
     rows: how many cells changed.
+    cells: how many cells there are.
     outcomes: the transactions that changed cells, each with the lsn of its first row.
     """
 
@@ -93,6 +98,7 @@ class Commit:
     answers: list[Answer | Indefinite]
     own: bool = False
     rows: int = 0
+    cells: int = 0
     alarms: Alarms = field(default_factory=Alarms)
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)
 
@@ -105,6 +111,11 @@ class Committer:
         self.state = store.state()
         self._cells: TwoGenerations[Key, object] = TwoGenerations(CACHE_ENTRIES_MAX)
         self._totals: TwoGenerations[MemberKey, object] = TwoGenerations(CACHE_ENTRIES_MAX)
+
+    @property
+    def cells(self) -> int:
+        """How many cells are stored."""
+        return self._store.cells
 
     def run(self, operations: Sequence[Operation], now_ms: int) -> Commit:
         """Apply operations in order and make them durable.
@@ -133,7 +144,7 @@ class Committer:
             alarms.forked += outcome.alarms.forked
             alarms.peer_ahead += outcome.alarms.peer_ahead
         assert self.state.lsn >= first.lsn
-        return Commit(self.state, answers, own, rows, alarms, outcomes)
+        return Commit(self.state, answers, own, rows, self._store.cells, alarms, outcomes)
 
     def _run(self, operations: Sequence[Operation], now_ms: int) -> Outcome:
         steps = coalesced(operations)
@@ -258,6 +269,7 @@ class CommitQueue:
         self._thread = threading.Thread(target=self._write, name="tallyring-writer", daemon=True)
         self._ended: asyncio.Future[None] | None = None
         self.state = committer.state
+        self.cells = committer.cells
         self.refusing = ""  # why writes are refused for now (a full disk, say); empty: they are not
 
     def start(self) -> None:
@@ -339,6 +351,7 @@ class CommitQueue:
         """Make a commit visible, tell the listeners, answer: in this order, on the event loop."""
         self._hand_over()
         self.state = commit.state
+        self.cells = commit.cells
         failure: Exception | None = None
         try:
             self._on_commit(commit)

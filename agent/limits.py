@@ -21,7 +21,6 @@ TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 2**46
 AHEAD_MS_MAX = 60_000
 
 # --- names and bodies ----------------------------------------------------------------------
-BOARD_NAME_BYTES_MAX = 64  # [a-z0-9][a-z0-9._-]{0,63}
 AGENT_NAME_BYTES_MAX = 64  # appears in slots and in every version of `times`
 MEMBER_BYTES_MAX = 256  # any Unicode but NUL
 DATA_BYTES_MAX = 1024  # an entry's `data`, as canonical msgpack
@@ -37,7 +36,6 @@ BATCH_ERRORS_SHOWN_MAX = 20  # of one refusal: enough to see the pattern
 BOARDS_MAX = 10_000  # the catalog is kept in memory
 PAGE_MEMBERS_MAX = 1_000  # of one page of a board
 NEIGHBORS_MAX = 100  # on each side of a member
-RING_MEMBERS_MAX = 256  # agents known to one ring
 
 # --- messages ------------------------------------------------------------------------------
 REQUEST_BYTES_MAX = 8 * 2**20  # a body on the public routes: 10,000 entries with data

@@ -118,6 +118,7 @@ async def _run(config: Config) -> None:
             now_ms=physical_ms,
             exchange=gossip.answer,
             peers=gossip.peers,
+            refusals=lambda: gossip.refused,
             clock=clock,
         )
         listeners += [gossip.committed, services.counts.committed, projector.committed]

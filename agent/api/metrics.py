@@ -64,6 +64,12 @@ class AgentCollector(Collector):
         yield from self._commits()
         yield from self._projection()
         yield from _peers(self._services.peers())
+        refused = CounterMetricFamily(
+            "tallyring_exchanges_refused", "Peers' messages refused, by reason.", labels=["reason"]
+        )
+        for reason, count in sorted(self._services.refusals().items()):
+            refused.add_metric([reason], count)
+        yield refused
 
     def _requests(self) -> Iterator[Metric]:
         counts = self._services.counts
@@ -101,6 +107,7 @@ class AgentCollector(Collector):
         yield _gauge("tallyring_queue_waiting", waiting, queue.waiting_cost)
         yield _gauge("tallyring_seq", "Commits of this incarnation.", state.seq)
         yield _gauge("tallyring_lsn", "Newest local change.", state.lsn)
+        yield _gauge("tallyring_cells", "Cells stored.", queue.cells)
         yield _gauge("tallyring_boards", "Boards known, retired ones included.", len(state.catalog))
 
     def _projection(self) -> Iterator[Metric]:

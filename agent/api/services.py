@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -26,6 +26,7 @@ class Services:
     now_ms: the physical clock, for `as_of`.
     exchange: answers a peer's message with (HTTP status, content type, body).
     peers: this agent's contact with the others.
+    refusals: how many messages of peers were refused, by reason.
     clock: where the time of entries is set by hand; None with the system's clock.
     registry: where /metrics collects; the routes add theirs when the application is made.
     counts: what the routes count; its `committed` wants to be told of each commit.
@@ -39,6 +40,7 @@ class Services:
     now_ms: Callable[[], int]
     exchange: Callable[[bytes], Awaitable[tuple[int, str, bytes]]]
     peers: Callable[[], Sequence[PeerStatus]]
+    refusals: Callable[[], Mapping[str, int]]
     clock: ManualClock | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     counts: Counts = field(default_factory=Counts)

@@ -210,6 +210,7 @@ async def running_api(
         now_ms=now_ms,
         exchange=echo,
         peers=lambda: peers,
+        refusals=lambda: {"replay": 1},
         clock=clock,
     )
     heard += [services.counts.committed, lambda _: projector.wake()]
