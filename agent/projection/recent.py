@@ -22,7 +22,10 @@ Entry = tuple[int, Row, Total | None]
 
 
 class Recent:
-    """The last changes of the log, without a gap. Used on the event loop only."""
+    """The last changes of the log, without a gap: what comes after one begins anew.
+
+    Used on the event loop only.
+    """
 
     def __init__(self) -> None:
         self._entries: deque[Entry] = deque()
@@ -30,6 +33,8 @@ class Recent:
     def add(self, commit: Commit) -> None:
         """Append what a commit changed; forget everything where that is too much."""
         for first_lsn, outcome in commit.outcomes:
+            if self._entries and self._entries[-1][0] != first_lsn - 1:
+                self._entries.clear()
             for lsn, row in enumerate(outcome.rows, first_lsn):
                 counts = row.slot[0] in COUNTER_KINDS
                 self._entries.append((lsn, row, outcome.totals[row[:2]] if counts else None))

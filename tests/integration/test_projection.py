@@ -22,7 +22,8 @@ PAST_MS = NOW_MS - 3_600_000
 
 
 @pytest.fixture
-async def agent(tmp_path: Path) -> AsyncIterator[Rig]:
+async def agent(rank_server: str, tmp_path: Path) -> AsyncIterator[Rig]:
+    assert rank_server
     async with valkey(tmp_path / "redis") as server, rig(tmp_path / "eu", server.url) as made:
         yield made
 

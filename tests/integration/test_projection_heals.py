@@ -23,7 +23,8 @@ MEMBERS = 3_000
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedValkey]:
+async def server(rank_server: str, tmp_path: Path) -> AsyncIterator[EmbeddedValkey]:
+    assert rank_server
     async with valkey(tmp_path / "redis") as made:
         yield made
 
