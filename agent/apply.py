@@ -27,7 +27,7 @@ from agent.boards.tally import (
     tally_each,
 )
 from agent.crdt import counter, hybrid_clock
-from agent.crdt.cell import Key, Row, Value
+from agent.crdt.cell import Key, Row, Value, row_of
 from agent.crdt.counter import Total
 from agent.crdt.slot import COUNTER_KINDS, Kind, slot_of_one, slot_of_replica
 from agent.crdt.space import RING_SPACE
@@ -199,7 +199,7 @@ class _Draft:
 
     def write(self, key: Key, value: Value) -> None:
         """Change a cell as this agent's own write."""
-        self.put(Row._make((*key, *value, self.state.inc, self.state.seq + 1)))
+        self.put(row_of((*key, *value, self.state.inc, self.state.seq + 1)))
 
     def apply(self, operation: Operation) -> Answer:
         """Apply one operation.

@@ -13,13 +13,14 @@ import queue
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from agent.apply import Alarms, Outcome, State, WorkingSet, apply, wanted
 from agent.boards.tally import MemberKey
-from agent.crdt.cell import Key
+from agent.crdt.cell import Key, Row
+from agent.crdt.counter import Total
 from agent.errors import Indefinite, Refused, Unavailable
 from agent.operation import Answer, Merge, Operation, Write, changes_catalog, coalesced
 
@@ -56,30 +57,36 @@ class Store(Protocol):
         """Release the file."""
 
 
-class TwoGenerations(dict[Name, Cached]):
-    """A bounded cache: what was not used for a while is dropped, a generation at a time."""
+class HotState(Generic[Name, Cached]):
+    """A bounded cache in two generations: what was not used for a while goes, one at a time."""
 
     def __init__(self, entries_max: int) -> None:
-        super().__init__()
         self._entries_max = entries_max
+        self._young: dict[Name, Cached] = {}
         self._old: dict[Name, Cached] = {}
 
-    def __missing__(self, name: Name) -> Cached:
-        value = self._old[name]
-        self.keep({name: value})
-        return value
+    def take(self, names: set[Name]) -> tuple[dict[Name, Cached], set[Name]]:
+        """What is known of these names, and the names of which nothing is."""
+        young = self._young.keys() & names
+        missing = names - young
+        old = self._old.keys() & missing
+        found = {name: self._young[name] for name in young}
+        if old:
+            again = {name: self._old[name] for name in old}
+            self.keep(again)
+            found.update(again)
+            missing -= old
+        return found, missing
 
-    def keep(self, values: dict[Name, Cached]) -> None:
+    def keep(self, values: Mapping[Name, Cached]) -> None:
         """Keep these, newest; the older generation goes when this one is full."""
-        self.update(values)
-        if len(self) > self._entries_max:
-            self._old = dict(self)
-            self.clear()
+        self._young.update(values)
+        if len(self._young) > self._entries_max:
+            self._old, self._young = self._young, {}
 
     def drop(self) -> None:
         """Forget everything."""
-        self._old = {}
-        self.clear()
+        self._old, self._young = {}, {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +116,8 @@ class Committer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.state = store.state()
-        self._cells: TwoGenerations[Key, object] = TwoGenerations(CACHE_ENTRIES_MAX)
-        self._totals: TwoGenerations[MemberKey, object] = TwoGenerations(CACHE_ENTRIES_MAX)
+        self._cells: HotState[Key, Row | None] = HotState(CACHE_ENTRIES_MAX)
+        self._totals: HotState[MemberKey, Total | None] = HotState(CACHE_ENTRIES_MAX)
 
     @property
     def cells(self) -> int:
@@ -155,21 +162,21 @@ class Committer:
             new_cells = sum(1 for row in outcome.rows if cells[row[:3]] is None)
             self._store.commit(self.state, outcome, new_cells)
             self._cells.keep({row[:3]: row for row in outcome.rows})
-            self._totals.keep(dict(outcome.totals))
+            self._totals.keep(outcome.totals)
         self.state = outcome.state
         return outcome
 
     def _load(self, cells: set[Key], members: set[MemberKey]) -> WorkingSet:
         """The working set: from the cache where it is there, else from the store."""
-        hot_cells, missing_cells = _split(self._cells, cells)
-        hot_totals, missing_totals = _split(self._totals, members)
+        hot_cells, missing_cells = self._cells.take(cells)
+        hot_totals, missing_totals = self._totals.take(members)
         if missing_cells or missing_totals:
             cold = self._store.load(missing_cells, missing_totals)
-            self._cells.keep(dict(cold.cells))
-            self._totals.keep(dict(cold.totals))
+            self._cells.keep(cold.cells)
+            self._totals.keep(cold.totals)
             hot_cells.update(cold.cells)
             hot_totals.update(cold.totals)
-        return WorkingSet(hot_cells, hot_totals)  # type: ignore[arg-type]  # one cache class
+        return WorkingSet(hot_cells, hot_totals)
 
     def _failed(self, error: sqlite3.Error) -> Refused | Indefinite:
         """The answer to operations whose transaction failed."""
@@ -180,19 +187,6 @@ class Committer:
             return Unavailable("busy", f"the store refused the write: {error}", hint=hint)
         self.state = self._store.state()
         return Indefinite(f"the store failed while committing: {error}", hint=hint)
-
-
-def _split(
-    cache: TwoGenerations[Name, Cached], names: set[Name]
-) -> tuple[dict[Name, Cached], list[Name]]:
-    hot: dict[Name, Cached] = {}
-    missing: list[Name] = []
-    for name in names:
-        try:
-            hot[name] = cache[name]
-        except KeyError:
-            missing.append(name)
-    return hot, missing
 
 
 def _runs(operations: Sequence[Operation]) -> Iterable[Sequence[Operation]]:

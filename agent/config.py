@@ -13,6 +13,7 @@ import tomllib
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 from urllib.parse import urlsplit
@@ -257,13 +258,12 @@ def _check(config: Config) -> None:
         ("ring.advertise", config.advertise),
         *((f"ring.seeds[{i}]", seed) for i, seed in enumerate(config.ring.seeds)),
     ):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(field_name, f"{url!r} is not an http:// or https:// URL")
+        _check_url(field_name, url)
     redis = config.redis.url
-    if redis != EMBEDDED and urlsplit(redis).scheme not in ("redis", "rediss", "unix"):
+    if redis != EMBEDDED and redis.partition(":")[0] not in ("redis", "rediss", "unix"):
+        # Its value is not shown: a URL of Redis holds a password.
         raise ConfigError(
-            "redis.url", f"{redis!r} is neither 'embedded' nor a redis://, rediss:// or unix:// URL"
+            "redis.url", "is neither 'embedded' nor a redis://, rediss:// or unix:// URL"
         )
     if config.agent.clock not in ("system", "manual"):
         raise ConfigError("agent.clock", f"{config.agent.clock!r} is not 'system' or 'manual'")
@@ -273,8 +273,22 @@ def _check(config: Config) -> None:
         section = getattr(config, section_name)
         for setting in fields(section):
             value = getattr(section, setting.name)
-            if isinstance(value, int | float) and value <= 0 and setting.name != "port":
+            if not isinstance(value, int | float) or setting.name == "port":
+                continue
+            if not 0 < value < inf:  # neither does "not a number" pass
                 raise ConfigError(f"{section_name}.{setting.name}", f"{value} is not above 0")
+
+
+def _check_url(field_name: str, url: str) -> None:
+    """Check an address that this agent, and its peers after it, will call again and again."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+        good = parts.scheme in ("http", "https") and bool(host.encode("idna"))
+    except ValueError:  # brackets that do not close, a port beyond 65535, a name like `eu..example`
+        good = False
+    if not good or any(map(str.isspace, url)):
+        raise ConfigError(field_name, f"{url!r} is not an http:// or https:// URL")
 
 
 def read_secret(path: Path) -> bytes:

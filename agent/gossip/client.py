@@ -61,7 +61,9 @@ class Client:
             ) as response:
                 body = await _read(response)
                 status = response.status
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        # ValueError: an address that no resolver takes, say `http://eu..example`. It came from a
+        # peer by way of the ring, so it must not end this agent.
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             words = str(error) or type(error).__name__
             raise ExchangeRefused("unreachable", words) from error
         link.bytes_received += len(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.config import EMBEDDED, Config
+from agent.errors import ConfigError
 from agent.projection.connection import (
     READ_CONNECTIONS_MAX,
     WRITE_CONNECTIONS_MAX,
@@ -32,7 +33,7 @@ class RankStore:
         """Start the embedded server if the configuration wants it; nothing is connected yet.
 
         Raises:
-            ConfigError: the embedded server can't be started.
+            ConfigError: the URL can't be used, or the embedded server can't be started.
         """
         embedded = None
         url = config.redis.url
@@ -40,7 +41,10 @@ class RankStore:
             embedded = EmbeddedValkey(config.agent.data_dir, config.redis.port)
             await embedded.start()
             url = embedded.url
-        return cls(url, config.redis.timeout_s, embedded)
+        try:
+            return cls(url, config.redis.timeout_s, embedded)
+        except ValueError as error:  # of redis-py: a port that is no number, an unknown option
+            raise ConfigError("redis.url", f"can't be used: {error}") from error
 
     async def run(self) -> None:
         """Keep the embedded server alive until `close`; returns at once without one."""

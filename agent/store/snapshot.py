@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
-from agent.crdt.cell import Row, Value
+from agent.crdt.cell import Row, Value, row_of
 from agent.crdt.counter import Total
 from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
 from agent.exchange import Cursor
@@ -55,7 +55,7 @@ class SqliteSnapshot:
         """At most `limit` log entries above `lsn`, in order; None for a superseded one."""
         spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
         for at, space, *rest in self._db.execute(_LOG, (lsn, limit)):
-            yield at, None if space is None else Row._make((spaces[space], *rest))
+            yield at, None if space is None else row_of((spaces[space], *rest))
 
     def changes_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None, Total | None]]:
         """As `log_after`, and for a counter slot the total of its member."""
@@ -64,9 +64,9 @@ class SqliteSnapshot:
             if space is None:
                 yield at, None, None
                 continue
-            row = Row._make((spaces[space], *rest[:7]))
+            row = row_of((spaces[space], *rest[:7]))
             if rest[7] is not None:
-                yield at, row, Total._make(rest[7:])
+                yield at, row, counter.total_with((rest[7], rest[8], bool(rest[9]), rest[10]))
             elif row.slot[0] in COUNTER_KINDS:  # its only counter slot: see total_of_member
                 yield at, row, counter.contribution(row.slot[0], row[3:6])
             else:

@@ -18,7 +18,7 @@ from agent.apply import Outcome, State, WorkingSet
 from agent.boards.catalog import Catalog
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
-from agent.crdt.cell import Key, Row
+from agent.crdt.cell import Key, Row, row_of
 from agent.crdt.counter import Total
 from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
 from agent.crdt.space import BOARDS_SPACE, RING_SPACE
@@ -158,7 +158,7 @@ class SqliteStore:
         # that holds, and its other counter slots need no look-up.
         singles = [pair for pair in pairs if found_totals[spaces[pair[0]], pair[1]] is None]
         for space, member, slot, *rest in self._look_up(_SINGLES, singles):
-            row = Row._make((spaces[space], member, slot, *rest))
+            row = row_of((spaces[space], member, slot, *rest))
             found_totals[row[:2]] = counter.contribution(slot[0], row[3:6])
             if row[:3] in found_cells:
                 found_cells[row[:3]] = row
@@ -169,7 +169,7 @@ class SqliteStore:
             if s in ids and not (slot[0] in COUNTER_KINDS and (ids[s], m) in single)
         ]
         for space, member, slot, *rest in self._look_up(_CELLS, keys):
-            row = Row._make((spaces[space], member, slot, *rest))
+            row = row_of((spaces[space], member, slot, *rest))
             found_cells[row[:3]] = row
         return WorkingSet(found_cells, found_totals)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from agent.operation import Announce
 from cluster.proxy import Proxy
 from tests.integration.gossip_rig import running, until
 
@@ -31,3 +32,17 @@ async def test_a_seed_that_comes_late_is_found_by_agents_that_found_each_other(
         await until(lambda: all(len(a.queue.state.ring.active()) == 3 for a in found))
         # Met, a seed is not called under its other name any more.
         await until(lambda: all(p.url != seed for a in found for p in a.gossip.peers()))
+
+
+async def test_an_address_that_no_resolver_takes_ends_no_agent(tmp_path: Path) -> None:
+    """It travels through the ring as a cell, so it would end every agent, at every start."""
+    async with AsyncExitStack() as agents:
+        first = await agents.enter_async_context(running(tmp_path, "a"))
+        second = await agents.enter_async_context(running(tmp_path, "b", [first.url]))
+        await second.do(Announce("b", "http://eu..example:7401", 2))
+        await until(lambda: any(p.failures > 1 and p.name == "b" for p in first.gossip.peers()))
+        (contact,) = first.gossip.peers()
+        assert "eu..example" in contact.url
+        assert contact.last_error.startswith("unreachable")
+        await first.add("x", 1)
+        await until(lambda: second.total("x"))
