@@ -41,3 +41,7 @@ NEIGHBORS_MAX = 100  # on each side of a member
 REQUEST_BYTES_MAX = 8 * 2**20  # a body on the public routes: 10,000 entries with data
 PEER_MESSAGE_BYTES_MAX = 4 * 2**20  # a message between agents, packed and unpacked
 CHUNK_SCANNED_ROWS_MAX = 20_000  # log entries looked at for one chunk: bounds a reply's time
+# Peers' messages that are still arriving, all together. Whoever sends them has proven nothing yet.
+PEER_ARRIVING_BYTES_MAX = 64 * 2**20
+ARRIVING_FREE_BYTES = 64 * 2**10  # of each: what is smaller gets through, whatever else arrives
+BODY_TIME_S = 30.0  # within which a body has to arrive: one that does not end holds memory

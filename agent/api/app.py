@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from agent.api.auth import LOOPBACK
+from agent.api.connections import BoundedServer
 from agent.api.metrics import AgentCollector
 from agent.api.problem import problem_response
 from agent.api.route import Call, Route
@@ -19,8 +20,6 @@ from agent.api.services import Services
 from agent.api.table import ROUTES
 from agent.errors import Malformed
 
-# After a refusal the rest of a body is still read for so long, so that the client sees the answer.
-LINGER_S = 2.0
 UNKNOWN = "unknown"
 
 
@@ -47,6 +46,7 @@ def make_server(services: Services) -> web.Server:
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         counts = unknown
+        server.spoke(request.protocol)
         try:
             path, _, text = request.raw_path.partition("?")
             target, values = router.find(request.method, path)
@@ -62,7 +62,8 @@ def make_server(services: Services) -> web.Server:
         counts[response.status // 100] += 1
         return response
 
-    return web.Server(handle, access_log=None, lingering_time=LINGER_S)
+    server = BoundedServer(handle)
+    return server
 
 
 async def _expected(request: web.BaseRequest) -> None:

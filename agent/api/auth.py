@@ -166,7 +166,7 @@ def _refusal(remote: str, host: str, origin: str | None) -> str | None:
     if not _is_address(host):
         # A name that a foreign page made point to this machine (DNS rebinding).
         return f"Host: {host[:80]!r} is not an address of this machine"
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
         return f"Origin: a page of {origin[:80]!r} may not call this agent"
     return None
 

@@ -7,21 +7,25 @@ more for an array or a map than the bytes that are there, whatever its header cl
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.client_exceptions import ClientPayloadError
 from aiohttp.http_exceptions import HttpProcessingError
 
-from agent.errors import EntryError, Malformed, TooLarge, UnsupportedMedia
+from agent.errors import EntryError, Malformed, TooLarge, Unavailable, UnsupportedMedia
+from agent.limits import ARRIVING_FREE_BYTES, BODY_TIME_S
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
 _MEDIA = {JSON: JSON, MSGPACK: MSGPACK, "application/x-msgpack": MSGPACK}
 _CHARSETS = {"utf-8", "utf8", "us-ascii"}
+_ENCODINGS = {"gzip", "deflate", "identity"}
 
 Body = TypeVar("Body")
 _ERROR = re.compile(r"(?s)(?P<what>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>.*)`)?")
@@ -68,7 +72,7 @@ def refuse(error: Exception) -> NoReturn:
     if over:
         raise TooLarge(f"{path or 'body'}: more than {over[1]} items in one request") from None
     field = f"{path[:200]}: " if path else ""
-    detail = field + what[:1].lower() + what[1:]
+    detail = field + (what if what.startswith("JSON") else what[:1].lower() + what[1:])
     at = _IN_BATCH.match(path)
     errors = (EntryError(int(at[1]), "malformed", detail[:300]),) if at else ()
     raise Malformed(detail, errors=errors) from None
@@ -87,9 +91,15 @@ def media_of(request: web.BaseRequest) -> str:
     forms and plain text to a loopback address, but not these types.
 
     Raises:
-        UnsupportedMedia: neither.
+        UnsupportedMedia: neither, or in an encoding that is not known.
     """
-    given = request.headers.get("Content-Type", "")
+    headers = request.headers
+    if "Content-Encoding" in headers and headers["Content-Encoding"].lower() not in _ENCODINGS:
+        raise UnsupportedMedia(
+            f"Content-Encoding: {headers['Content-Encoding'][:40]!r} is not known",
+            hint="send the body as it is, or with gzip or deflate",
+        )
+    given = headers.get("Content-Type", "")
     if given == JSON:
         return JSON
     name, _, parameters = given.partition(";")
@@ -105,27 +115,69 @@ def media_of(request: web.BaseRequest) -> str:
     return media
 
 
-async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
+@dataclass(slots=True)
+class Arriving:
+    """Bodies of one kind that are being received: how many bytes of them are held together."""
+
+    bytes_max: int
+    held_bytes: int = 0
+
+    def take(self, size: int) -> None:
+        """Hold some more bytes.
+
+        Raises:
+            Unavailable: (`busy`) that would be too many; nothing more is held.
+        """
+        if self.held_bytes + size > self.bytes_max:
+            raise Unavailable(
+                "busy", "too many messages are arriving at once", hint="try again in a second"
+            )
+        self.held_bytes += size
+
+
+async def read_body(
+    request: web.BaseRequest, bytes_max: int, arriving: Arriving | None = None
+) -> bytes:
     """A request's whole body, decompressed.
+
+    Args:
+        arriving: bounds what all bodies of this kind hold together while they arrive.
 
     Raises:
         TooLarge: over `bytes_max`, before or after decompression; no more than that was kept.
-        Malformed: it ended early or its encoding is broken.
+        Malformed: it ended early, did not arrive in time, or its encoding is broken.
+        Unavailable: (`busy`) of `arriving`.
     """
     if (request.content_length or 0) > bytes_max:
         raise TooLarge(f"body: {request.content_length} bytes, at most {bytes_max}")
     content = request.content
+    try:
+        if content.is_eof():  # all of it is here, as nearly always
+            return await _received(content, bytes_max, None)
+        async with asyncio.timeout(BODY_TIME_S):
+            return await _received(content, bytes_max, arriving)
+    except TimeoutError:
+        raise Malformed(f"body: it did not arrive within {BODY_TIME_S:g} s") from None
+    except (ClientPayloadError, web.RequestPayloadError, HttpProcessingError, OSError) as error:
+        raise Malformed(f"body: it ended early or its encoding is broken: {error}") from error
+
+
+async def _received(content: StreamReader, bytes_max: int, arriving: Arriving | None) -> bytes:
     chunks: list[bytes] = []
-    size = 0
+    size = held = 0
     try:
         while not content.at_eof():
             chunk = await content.readany()
             size += len(chunk)
             if size > bytes_max:
                 raise TooLarge(f"body: over {bytes_max} bytes (after decompression)")
+            if arriving is not None and size - held > ARRIVING_FREE_BYTES:
+                arriving.take(size - held - ARRIVING_FREE_BYTES)
+                held = size - ARRIVING_FREE_BYTES
             chunks.append(chunk)
-    except (ClientPayloadError, web.RequestPayloadError, HttpProcessingError, OSError) as error:
-        raise Malformed(f"body: it ended early or its encoding is broken: {error}") from error
+    finally:
+        if arriving is not None:
+            arriving.held_bytes -= held
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

@@ -16,7 +16,7 @@ from agent.membership import RingMember
 
 async def exchange(call: Call) -> web.Response:
     """POST /v1/peer/exchange: one exchange with another agent, which proves itself in the body."""
-    body = await read_body(call.request, PEER_MESSAGE_BYTES_MAX)
+    body = await read_body(call.request, PEER_MESSAGE_BYTES_MAX, call.services.arriving)
     status, media, answer = await call.services.exchange(body)
     return web.Response(body=answer, status=status, content_type=media)
 

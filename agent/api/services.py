@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from agent.api.auth import Auth
+from agent.api.bodies import Arriving
 from agent.api.clock import ManualClock
 from agent.api.freshness import FreshnessCache
 from agent.api.metrics import Counts
 from agent.commit import CommitQueue
 from agent.config import Config
 from agent.gossip.link import PeerStatus
+from agent.limits import PEER_ARRIVING_BYTES_MAX
 from agent.projection.projector import Projector
 from agent.projection.reads import Ranks
 from agent.store.readers import Readers
@@ -30,6 +32,7 @@ class Services:
     clock: where the time of entries is set by hand; None with the system's clock.
     registry: where /metrics collects; the routes add theirs when the application is made.
     counts: what the routes count; its `committed` wants to be told of each commit.
+    arriving: peers' messages that are being received.
     """
 
     config: Config
@@ -44,6 +47,7 @@ class Services:
     clock: ManualClock | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     counts: Counts = field(default_factory=Counts)
+    arriving: Arriving = field(default_factory=lambda: Arriving(PEER_ARRIVING_BYTES_MAX))
     auth: Auth = field(init=False)
     freshness: FreshnessCache = field(init=False)
 

@@ -16,7 +16,7 @@ from agent.apply import Outcome, State
 from agent.boards.definition import COUNTERS, Definition
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.commit import Commit, CommitQueue, Committer, TwoGenerations
+from agent.commit import Commit, CommitQueue, Committer, HotState
 from agent.errors import Indefinite, Malformed, Unavailable
 from agent.operation import Define, Operation, Write, Written
 from agent.store.identity import Identity
@@ -241,14 +241,16 @@ async def test_over_sqlite_what_was_answered_is_in_the_file(tmp_path: Path) -> N
 
 
 def test_the_cache_is_bounded_and_keeps_the_newest() -> None:
-    cache: TwoGenerations[int, int] = TwoGenerations(10)
+    cache: HotState[int, int] = HotState(10)
     for number in range(1000):
         cache.keep({number: number, 0: number})
-        assert cache[0] == number, "what is used stays, in its newest version"
-        assert len(cache) + len(cache._old) <= 2 * 11
+        found, missing = cache.take({0, number, -1})
+        assert found == {0: number, number: number}, "what is used stays, in its newest version"
+        assert missing == {-1}
+        assert len(cache._young) + len(cache._old) <= 2 * 12
+    assert cache.take({1})[1] == {1}, "what was not used is gone"
     cache.drop()
-    with pytest.raises(KeyError):
-        cache[0]
+    assert cache.take({0, 999}) == ({}, {0, 999})
 
 
 def test_a_cold_cache_and_a_hot_one_answer_alike() -> None:
