@@ -1,55 +1,22 @@
-"""Metrics: counts that the routes keep, and a collector that looks at the other parts.
+"""Metrics: a collector that looks at the other parts, only when somebody asks.
 
-Requests are counted in plain integers, which costs a hot request next to nothing; they become
-metrics only when somebody asks. Names begin with `tallyring_`, units stand last.
+Names begin with `tallyring_`, units stand last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent.commit import Commit
+from agent.api.services import Services
 from agent.gossip.link import PeerStatus
 from agent.projection.status import Phase
 
-if TYPE_CHECKING:  # the collector looks at the services, which hold the counts
-    from agent.api.services import Services
-
 PEER_COUNTS = ("exchanges", "failures", "bytes_sent", "bytes_received")
 PEER_GAUGES = ("rows_behind", "cursor_lsn", "clock_offset_ms", "last_success_ms")
-
-
-class Counts:
-    """What happened since the start. Owned by the event loop.
-
-    accepted, refused: entries, by what became of their request.
-    rows, covered_changed, forked, peer_ahead: of commits (agent/apply.py); the last three stay 0.
-    """
-
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.refused = 0
-        self.rows = 0
-        self.covered_changed = 0
-        self.forked = 0
-        self.peer_ahead = 0
-        self.requests: dict[str, list[int]] = {}
-
-    def of(self, route: str) -> list[int]:
-        """The counts of a route's requests, by the first digit of their status."""
-        return self.requests.setdefault(route, [0] * 6)
-
-    def committed(self, commit: Commit) -> None:
-        """Count a commit; to be called for each."""
-        self.rows += commit.rows
-        self.covered_changed += commit.alarms.covered_changed
-        self.forked += commit.alarms.forked
-        self.peer_ahead += commit.alarms.peer_ahead
 
 
 class AgentCollector(Collector):

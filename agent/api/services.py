@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from agent.api.auth import Auth
 from agent.api.bodies import Arriving
 from agent.api.clock import ManualClock
+from agent.api.counts import Counts
 from agent.api.freshness import FreshnessCache
-from agent.api.metrics import Counts
 from agent.commit import CommitQueue
 from agent.config import Config
 from agent.gossip.link import PeerStatus

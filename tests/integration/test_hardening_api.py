@@ -1,4 +1,4 @@
-"""The HTTP server against callers that have proven nothing: what they can hold, and what they see."""
+"""The HTTP server against callers that have proven nothing: what they can hold and see."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from aiohttp import web
 from agent.api import bodies
 from agent.api.connections import BoundedServer
 from tests.integration.api_node import Api, running_api
+from tests.integration.gossip_rig import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -91,9 +92,7 @@ async def test_unfinished_messages_of_strangers_hold_bounded_memory(
         for _ in range(2):
             holder = await Caller.of(api.url, callers)
             await holder.send(head + bytes(160 * KIB))
-        async with asyncio.timeout(5):
-            while api.services.arriving.held_bytes < 2 * 96 * KIB:  # noqa: ASYNC110 -- no event
-                await asyncio.sleep(0.01)
+        await until(lambda: api.services.arriving.held_bytes >= 2 * 96 * KIB)
         third = await Caller.of(api.url, callers)
         await third.send(head + bytes(160 * KIB))
         status, problem = await third.answer()
@@ -103,9 +102,7 @@ async def test_unfinished_messages_of_strangers_hold_bounded_memory(
         await small.send(PEER + b"Content-Length: 2000\r\n\r\n" + bytes(1000))
         await small.send(bytes(1000))
         assert (await small.reader.readline()).startswith(b"HTTP/1.1 200")
-    async with asyncio.timeout(5):
-        while api.services.arriving.held_bytes:  # noqa: ASYNC110 -- no event
-            await asyncio.sleep(0.01)
+    await until(lambda: not api.services.arriving.held_bytes)
 
 
 @pytest.mark.parametrize("path", ["/v1/peer/exchange", "/v1/counters/slow"])
@@ -146,9 +143,7 @@ async def test_where_connections_are_too_many_the_silent_one_goes() -> None:
         await used.reader.readuntil(b"hello")
         silent = [await Caller.of(url, callers) for _ in range(2)]
         await silent[0].send(b"GET / HT")
-        async with asyncio.timeout(5):
-            while len(server.connections) < 3:  # noqa: ASYNC110 -- no event
-                await asyncio.sleep(0.01)
+        await until(lambda: len(server.connections) == 3)
         await used.send(get)
         await used.reader.readuntil(b"hello")
         another = await Caller.of(url, callers)
