@@ -139,7 +139,9 @@ class Committer:
             before = self.state
             try:
                 outcome = self._run(run, now_ms)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OverflowError) as error:
+                # An overflow: a cell that only a faulty peer writes, one step below 2**63. It is
+                # in the ring for good, so it must not end an agent that adds to it.
                 answers += [self._failed(error)] * len(run)
                 continue
             answers += outcome.answers
@@ -178,7 +180,7 @@ class Committer:
             hot_totals.update(cold.totals)
         return WorkingSet(hot_cells, hot_totals)
 
-    def _failed(self, error: sqlite3.Error) -> Refused | Indefinite:
+    def _failed(self, error: sqlite3.Error | OverflowError) -> Refused | Indefinite:
         """The answer to operations whose transaction failed."""
         self._cells.drop()
         self._totals.drop()

@@ -24,6 +24,7 @@ from agent.limits import (
     BATCH_ERRORS_SHOWN_MAX,
     COUNTER_SLOT_MAX,
     DATA_BYTES_MAX,
+    INT64_MAX,
     KEY_BYTES_MAX,
     SCORE_MAX,
 )
@@ -271,7 +272,7 @@ def _latest(
         return lww_register.write(current, hybrid_clock.of_ms(at_ms), score, data), hlc
     hlc = hybrid_clock.tick(hlc, now_ms)
     # Above what it has seen, even a stamp from the future that did not move the clock.
-    stamp = hlc if current is None else max(hlc, current[0] + 1)
+    stamp = hlc if current is None else max(hlc, min(current[0] + 1, INT64_MAX))
     return lww_register.write(current, stamp, score, data), hlc
 
 
