@@ -17,12 +17,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+import structlog
+
 from agent.apply import Alarms, Outcome, State, WorkingSet, apply, wanted
 from agent.boards.tally import MemberKey
 from agent.crdt.cell import Key, Row
 from agent.crdt.counter import Total
 from agent.errors import Indefinite, Refused, Unavailable
 from agent.operation import Answer, Merge, Operation, Write, changes_catalog, coalesced
+
+log = structlog.get_logger("tallyring.commit")
 
 Name = TypeVar("Name")
 Cached = TypeVar("Cached")
@@ -185,6 +189,7 @@ class Committer:
         self._cells.drop()
         self._totals.drop()
         hint = "see the agent's log; reads go on"
+        log.error("transaction failed", error=repr(error), uncertain=self._store.uncertain)
         if not self._store.uncertain:
             return Unavailable("busy", f"the store refused the write: {error}", hint=hint)
         self.state = self._store.state()

@@ -38,7 +38,7 @@ def agent(config: Path) -> None:
     try:
         run_agent(config)
     except ConfigError as error:
-        raise CommandError(str(error), getattr(error, "hint", "")) from None
+        raise CommandError(f"{error.field}: {error.detail}", error.hint) from None
     except StoreError as error:
         raise CommandError(str(error)) from None
 
@@ -46,7 +46,7 @@ def agent(config: Path) -> None:
 @main.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
-    """Measure this machine beside Valkey (in a checkout: the same as `python -m bench`)."""
+    """Measure this machine beside Valkey; in a checkout."""
     root = Path(__file__).resolve().parents[1]
     if importlib.util.find_spec("bench") is None and not (root / "bench").is_dir():
         raise CommandError("the benchmark is not installed", "run it in a checkout: make bench")

@@ -118,7 +118,9 @@ async def run(options: Options, say: Say, watch: Watch, linger: Linger | None = 
     workload = options.workload
     result = Result(workload.regions)
     expectation = Expectation(workload.boards)
-    say(f"starting {len(workload.regions)} agents: {', '.join(workload.regions)}")
+    say(f"starting an agent in each region: {', '.join(workload.regions)}")
+    if len(workload.regions) == 1:
+        say("one region has no link to cut: this run checks its scores and ranks alone")
     ring = LocalRing(workload.regions, folder=options.folder, links=True, settings=SETTINGS)
     async with ring, Prober(ring.regions) as prober:
         victim = random.Random(options.seed).choice(workload.regions)
@@ -227,9 +229,8 @@ class _Story:
         cut.rows_written += self.progress.rows_by_region[self.victim]
         cut.refused_connections, cut.refused_bytes = self._ring.refused
         self._say(
-            f"healing {self.victim} after {cut.seconds:.1f} s: {cut.rows_written} rows were written"
-            f" there meanwhile; {cut.refused_connections} connections and {cut.refused_bytes} bytes"
-            " were refused"
+            f"healing {self.victim} after {cut.seconds:.1f} s; it took {cut.rows_written:,} rows,"
+            f" and {cut.refused_bytes:,} bytes were refused"
         )
 
     async def conclude(self) -> None:

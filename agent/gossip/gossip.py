@@ -88,6 +88,7 @@ class Gossip:
         self._poke_at: asyncio.TimerHandle | None = None
         self._new_links = asyncio.Event()
         self._advertise = config.advertise
+        self._double = ""
         self.refused: dict[str, int] = {}
 
     # --- answering -------------------------------------------------------------------------
@@ -233,8 +234,8 @@ class Gossip:
         self._links = {
             url: self._links.get(url) or Link(url, name, began=now) for url, name in wanted.items()
         }
-        for url, name in wanted.items():
-            self._links[url].name = name or self._links[url].name
+        for url, name in wanted.items():  # a name that was found there itself stands
+            self._links[url].name = self._links[url].name or name
 
     def _make_due(self) -> None:
         """Have the chosen links exchange now, unless they are in backoff."""
@@ -254,6 +255,8 @@ class Gossip:
         interval, or from the agent that wrote them.
         """
         state = commit.state
+        me = state.ring.members.get(state.agent)
+        self._same_name(me.url if me else self._advertise)
         known = {link.url for link in self._links.values()}
         if any(m.url not in known for m in state.ring.active() if m.name != state.agent):
             self._new_links.set()
@@ -261,6 +264,12 @@ class Gossip:
         if not (commit.own or (partial and commit.rows)) or self._poke_at is not None:
             return
         self._poke_at = asyncio.get_running_loop().call_later(self._settings.poke_s, self._poke)
+
+    def _same_name(self, url: str) -> None:
+        """Say so, once for each, where the ring has my name at an address that is not mine."""
+        if url not in (self._advertise, self._double):
+            log.error("another agent has this one's name; names are unique in a ring", name_of=url)
+            self._double = url
 
     def _poke(self) -> None:
         self._poke_at = None
@@ -333,10 +342,10 @@ class Gossip:
                     continue
                 raise
             if link.name and reply.sender.agent != link.name:
+                # Its cursor and its view are another agent's: this round is void, the next is not.
+                expected, link.name = link.name, reply.sender.agent
                 raise ExchangeRefused(
-                    "refused",
-                    f"{link.url} is agent {reply.sender.agent!r},"
-                    f" not {link.name!r} as the ring says",
+                    "refused", f"{link.url} is agent {link.name!r}, not {expected!r}"
                 )
             return request, reply
         raise AssertionError("unreachable: the second round returns or raises")

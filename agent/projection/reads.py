@@ -122,7 +122,10 @@ class Ranks:
             raise _rebuilding(f"the rank store is of ring {ring!r}, region {region!r}")
         if agent == state.agent and log != str(state.log):
             raise _rebuilding("the rank store is of an earlier file of this agent")
-        return int(lsn), json.loads(as_of)
+        try:
+            return int(lsn), {str(name): ms for name, ms in json.loads(as_of).items()}
+        except (ValueError, AttributeError):
+            raise _rebuilding("the watermark in the rank store can't be read") from None
 
 
 def _scale(board: Board, fields: Sequence[bytes | None]) -> Scale:

@@ -9,7 +9,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from cluster.commands.call import Api, Command, CommandError, api_options, segment, table
+from agent.limits import SCORE_MAX
+from cluster.commands.call import Api, Command, CommandError, api_options, segment, some, table
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would happen, change nothing.")
 
@@ -74,7 +75,7 @@ def list_boards(api: Api) -> None:
 @click.argument("name")
 @api_options
 def show(api: Api, name: str) -> None:
-    """Show the board NAME: its definition, version, and what it overrules."""
+    """Show the board NAME, and the definitions that it overrules."""
     answer = api.get(f"/v1/boards/{segment(name)}")
     api.show(answer, lambda: _one(answer))
 
@@ -85,14 +86,17 @@ def show(api: Api, name: str) -> None:
 @DRY_RUN
 @api_options
 def define(api: Api, name: str, dry_run: bool, **options: Any) -> None:
-    """Define the board NAME in every region, or change it."""
+    """Define the board NAME in every region, or change it.
+
+    What is left out gets its default: order high, ties first, and a range that goes with the rule.
+    """
     definition = _definition(**options)
     query = {"preview": "true"} if dry_run else {}
     answer = api.send("PUT", f"/v1/boards/{segment(name)}", definition, query)
     api.show(answer, lambda: _changed(answer, dry_run))
 
 
-@board.command()
+@board.command(short_help="Start the board NAME anew in every region.")
 @click.argument("name")
 @definition_options(required=False)
 @DRY_RUN
@@ -110,7 +114,7 @@ def reset(api: Api, name: str, dry_run: bool, **options: Any) -> None:
     api.show(answer, lambda: _changed(answer, False))
 
 
-@board.command()
+@board.command(short_help="Retire the board NAME in every region.")
 @click.argument("name")
 @DRY_RUN
 @api_options
@@ -133,24 +137,30 @@ def _would(api: Api, name: str, what: str) -> None:
         "generation": known["generation"],
         "members": page["total"],
     }
-    api.show(answer, lambda: f"{name} ({page['total']} members) would {what}. Nothing was changed.")
+    api.show(
+        answer,
+        lambda: f"{name} ({some(page['total'], 'member')}) would {what}. Nothing was changed.",
+    )
 
 
 def _boards(boards: list[dict[str, Any]]) -> Table:
-    made = table("board", "rule", "order", "ties", ">least", ">greatest", ">generation", ">version")
+    made = table("board", "rule", "ties", "scores", ">generation")
     for one in boards:
-        definition, score = one["definition"], one["score"]
+        definition = one["definition"]
+        rule = definition["rule"]
+        rule += ", low" if definition["order"] == "low" else ""
+        rule += ", grows" if definition["grow_only"] else ""
         made.add_row(
-            one["board"],
-            definition["rule"] + (" (grows only)" if definition["grow_only"] else ""),
-            definition["order"],
-            definition["ties"],
-            str(score["min"]),
-            str(score["max"]),
-            str(one["generation"]),
-            str(one["version"]),
+            one["board"], rule, definition["ties"], _range(one["score"]), str(one["generation"])
         )
     return made
+
+
+def _range(score: dict[str, int]) -> str:
+    """A board's range; the widest as the documents write it."""
+    least, greatest = score["min"], score["max"]
+    widest = -least == greatest == SCORE_MAX
+    return "+-(2^53 - 1)" if widest else f"{least} to {greatest}"
 
 
 def _one(answer: dict[str, Any]) -> Table:
@@ -163,7 +173,7 @@ def _one(answer: dict[str, Any]) -> Table:
     for lost in answer["overruled"]:
         made.add_row(
             f"overruled: by {lost['agent']}",
-            f"version {lost['version']}, {lost['members']} members:"
+            f"version {lost['version']}, {some(lost['members'], 'member')}:"
             f" {json.dumps(lost['definition'])}",
         )
     return made

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -79,6 +79,11 @@ class Api:
     async def _send(
         self, method: str, path: str, body: Any, query: dict[str, Any]
     ) -> dict[str, Any]:
+        if not self.url.startswith(("http://", "https://")):
+            raise CommandError(
+                f"--url: {self.url!r} is not an http:// or https:// URL",
+                f"for example {DEFAULT_URL}",
+            )
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         params = {name: str(value) for name, value in query.items() if value is not None}
         try:
@@ -117,7 +122,7 @@ class Api:
         if isinstance(shown, str):
             click.echo(shown)
         else:
-            Console(markup=False).print(shown, highlight=False)
+            show_table(shown)
 
 
 def _problem(status: int, answer: dict[str, Any]) -> CommandError:
@@ -160,12 +165,29 @@ def segment(name: str) -> str:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table; columns that begin with `>` are numbers, to the right."""
+    """An empty table; columns that begin with `>` are numbers, to the right.
+
+    What does not fit on a line goes on in the next: nothing is left out.
+    """
     made = Table(title=title, title_justify="left")
     for column in columns:
         right = column.startswith(">")
-        made.add_column(column.lstrip(">"), justify="right" if right else "left")
+        justify: Literal["left", "right"] = "right" if right else "left"
+        made.add_column(column.lstrip(">"), justify=justify, overflow="fold")
     return made
+
+
+def show_table(shown: Table) -> None:
+    """Print a table, its title as a line of its own: one above a narrow table would be broken."""
+    title, shown.title = shown.title, None
+    if title is not None:
+        click.echo(title)
+    Console(markup=False).print(shown, highlight=False)
+
+
+def some(number: int, what: str) -> str:
+    """A number of things for people: `1 row`, `2,000 rows`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def plain(text: str) -> str:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cluster import demo as story
 from cluster import replay
-from cluster.commands.call import CommandError, lag, table
+from cluster.commands.call import CommandError, lag, some, table
 from cluster.demo import Options, Result
 from cluster.local_ring import LocalRing, RingError
 from cluster.probe import Latencies
@@ -29,7 +29,7 @@ from cluster.workload import Departures, InputError, OwnInput, Workload
 LOOK_S = 0.5
 
 
-@click.command()
+@click.command(short_help="Replay real input in three regions, cut a link, check everything.")
 @click.option("--all", "whole_year", is_flag=True, help="All 336,776 departures of the year.")
 @click.option("--rows", type=click.IntRange(8), help="Only the first so many rows.")
 @click.option("--keep", is_flag=True, help="Leave the ring up afterwards, until Ctrl-C.")
@@ -37,7 +37,7 @@ LOOK_S = 0.5
     "--input",
     "input_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Replay your own CSV or JSON lines: region, board, member, add or score, at?, data?.",
+    help="Replay your own CSV or JSON lines; docs/cli.md has the columns.",
 )
 @click.option(
     "--boards",
@@ -92,7 +92,9 @@ def _workload(
     try:
         return OwnInput(input_file, boards)
     except InputError as error:
-        raise CommandError(str(error), "columns: region, board, member, add or score") from None
+        raise CommandError(
+            str(error), "'tallyring demo' in docs/cli.md describes both files"
+        ) from None
 
 
 def run(options: Options, console: Console, *, keep: bool = False) -> Result:
@@ -105,7 +107,7 @@ def run(options: Options, console: Console, *, keep: bool = False) -> Result:
     """
     bar = Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=16),  # a line fits on 80 columns
         TextColumn("{task.completed:,}/{task.total:,} rows  {task.fields[state]}"),
         TimeElapsedColumn(),
         console=console,
@@ -117,10 +119,8 @@ def run(options: Options, console: Console, *, keep: bool = False) -> Result:
             try:
                 while True:
                     lags = [await _lag(session, agent.url) for agent in ring.agents.values()]
-                    shown = ", ".join(
-                        f"{name} {lag(ms)}" for name, ms in zip(ring.agents, lags, strict=True)
-                    )
-                    state = f"{progress.entries_per_s:,.0f} entries/s  lag: {shown}"
+                    worst = max((ms for ms in lags if ms is not None), default=None)
+                    state = f"{progress.entries_per_s:,.0f} entries/s  lag {lag(worst)}"
                     bar.update(task, completed=progress.rows, state=state)
                     await asyncio.sleep(LOOK_S)
             finally:
@@ -175,7 +175,13 @@ async def _stay(ring: LocalRing, options: Options, console: Console) -> None:
     console.print(f"\nThe ring is up, its files are in {ring.folder}. Try:", highlight=False)
     for line in [*lines, redis]:
         console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-    console.print("Ctrl-C stops it.", highlight=False)
+    if first is not last:
+        console.print(
+            f"A write to {first.name} is in {last.name} a moment later. Ctrl-C stops the ring.",
+            highlight=False,
+        )
+    else:
+        console.print("Ctrl-C stops the ring.", highlight=False)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -233,14 +239,14 @@ def show(result: Result, console: Console) -> None:
     made.show_header = False
     made.add_row(
         "replayed",
-        f"{result.rows:,} rows, {result.entries:,} entries in {result.replay_s:.1f} s"
+        f"{some(result.rows, 'row')}, {result.entries:,} entries in {result.replay_s:.1f} s"
         f" = {result.entries / max(result.replay_s, 1e-9):,.0f} entries/s",
     )
     if cut.region:
         made.add_row(
             f"{cut.region} was cut off",
-            f"for {cut.seconds:.1f} s; took {cut.rows_written:,} rows meanwhile; refused:"
-            f" {cut.refused_connections} connections, {cut.refused_bytes:,} bytes",
+            f"for {cut.seconds:.1f} s; took {some(cut.rows_written, 'row')} meanwhile; refused:"
+            f" {some(cut.refused_connections, 'connection')}, {cut.refused_bytes:,} bytes",
         )
         made.add_row("caught up after the heal", _seconds(cut.caught_up_s))
     made.add_row("converged after the last write", _seconds(result.converged_s))
@@ -249,7 +255,7 @@ def show(result: Result, console: Console) -> None:
             made.add_row(
                 f"acknowledged to visible elsewhere, {name}",
                 f"p50 {latencies.quantile(0.5) or 0:.0f} ms, p99"
-                f" {latencies.quantile(0.99) or 0:.0f} ms ({len(latencies.ms)} probes,"
+                f" {latencies.quantile(0.99) or 0:.0f} ms ({some(len(latencies.ms), 'probe')},"
                 f" {latencies.lost} lost)",
             )
     made.add_row(

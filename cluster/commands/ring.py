@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from cluster.commands.call import Api, api_options, lag, plain, table
+from cluster.commands.call import Api, api_options, lag, plain, show_table, table
 
 
 @click.group()
@@ -22,7 +22,10 @@ def ring() -> None:
 @ring.command()
 @api_options
 def status(api: Api) -> None:
-    """Show all agents of the ring as one of them sees it; exit code 1 if one is down or unknown."""
+    """Show all agents of the ring as one of them sees it.
+
+    The exit code is 1 if one is down, or was never met.
+    """
     answer = api.get("/v1/ring")
     api.show(answer, lambda: _members(answer))
     if not all(_well(member, answer["agent"]) for member in answer["members"]):
@@ -30,13 +33,20 @@ def status(api: Api) -> None:
 
 
 @ring.command()
-@click.option("--every", default=1.0, show_default=True, help="Seconds between looks.")
+@click.option(
+    "--every",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.05),
+    help="Seconds between looks.",
+)
 @click.option("--times", type=click.IntRange(1), help="Stop after so many looks.")
 @api_options
 def watch(api: Api, every: float, times: int | None) -> None:
     """Show the ring again and again, until Ctrl-C. With --json, a line a look."""
     looks = 0
-    with Live(console=Console(markup=False), auto_refresh=False, screen=False) as live:
+    console = Console(markup=False)
+    with Live(console=console, auto_refresh=False, screen=False) as live:
         while times is None or looks < times:
             if looks:
                 time.sleep(every)
@@ -44,8 +54,10 @@ def watch(api: Api, every: float, times: int | None) -> None:
             looks += 1
             if api.as_json:
                 click.echo(json.dumps(answer))
-            else:
+            elif console.is_terminal:
                 live.update(_members(answer), refresh=True)
+            else:
+                show_table(_members(answer))
 
 
 def _well(member: dict[str, Any], me: str) -> bool:
@@ -53,6 +65,12 @@ def _well(member: dict[str, Any], me: str) -> bool:
     if member["name"] == me or member["status"] in ("left", "removed"):
         return True
     return contact is not None and contact["state"] != "down"
+
+
+def _error(contact: dict[str, Any]) -> str:
+    """The last error, and when it was: with an agent that is well again, it is history."""
+    error, at = plain(contact.get("last_error") or ""), contact.get("last_error_at")
+    return f"{at}: {error}" if error and at else error
 
 
 def _members(answer: dict[str, Any]) -> Table:
@@ -71,6 +89,6 @@ def _members(answer: dict[str, Any]) -> Table:
             "this agent" if me else contact.get("state", "not met yet"),
             "" if me else lag(member["lag_ms"]),
             "" if behind is None else str(behind),
-            plain(contact.get("last_error") or ""),
+            _error(contact),
         )
     return made

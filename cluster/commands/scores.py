@@ -8,13 +8,13 @@ from typing import Any
 import click
 from rich.table import Table
 
-from cluster.commands.call import Api, CommandError, api_options, lag, plain, segment, table
+from cluster.commands.call import Api, CommandError, api_options, lag, plain, segment, some, table
 
 # So that "-2" is a number and not an option.
 NUMBERS = {"ignore_unknown_options": True}
 
 
-@click.command(context_settings=NUMBERS)
+@click.command(context_settings=NUMBERS, short_help="Add AMOUNT to MEMBER on a 'sum' BOARD.")
 @click.argument("board")
 @click.argument("member")
 @click.argument("amount", type=int)
@@ -25,7 +25,7 @@ def add(api: Api, board: str, member: str, amount: int, at: str | None) -> None:
     _write(api, board, {"member": member, "add": amount, "at": at})
 
 
-@click.command(context_settings=NUMBERS)
+@click.command(context_settings=NUMBERS, short_help="Submit VALUE for MEMBER on a BOARD.")
 @click.argument("board")
 @click.argument("member")
 @click.argument("value", type=int)
@@ -62,7 +62,8 @@ def top(api: Api, board: str, limit: int, offset: int) -> None:
     """Show the best of BOARD."""
     path = f"/v1/boards/{segment(board)}/entries"
     answer = api.get(path, limit=limit, offset=offset)
-    title = f"{board}: {answer['total']} members, at most {lag(answer['max_lag_ms'])} behind"
+    behind = lag(answer["max_lag_ms"])
+    title = f"{board}: {some(answer['total'], 'member')}, at most {behind} behind"
     api.show(answer, lambda: _ranked(answer["entries"], title))
 
 
@@ -86,19 +87,20 @@ def rank(api: Api, board: str, member: str, neighbors: int) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--by", type=int, help="Add this much first; may be negative.")
+@click.option("--by", type=int, help="How much; may be negative.")
 @api_options
 def counter(api: Api, name: str, by: int | None) -> None:
-    """Show the counter NAME, or with --by raise it."""
+    """Show the counter NAME, or with --by add to it first."""
     path = f"/v1/counters/{segment(name)}"
     answer = api.get(path) if by is None else api.send("POST", path, {"by": by})
     api.show(answer, lambda: f"{plain(answer['name'])}: {answer['value']}")
 
 
 def _ranked(lines: list[dict[str, Any]], title: str) -> Table:
-    made = table(">rank", "member", ">score", "reached", title=title)
+    with_data = any(line["data"] is not None for line in lines)
+    made = table(">rank", "member", ">score", "reached", *["data"] * with_data, title=title)
     for line in lines:
-        made.add_row(
-            str(line["rank"]), plain(line["member"]), str(line["score"]), line["reached_at"] or ""
-        )
+        data = [] if line["data"] is None else [plain(json.dumps(line["data"], ensure_ascii=False))]
+        reached = line["reached_at"] or ""
+        made.add_row(str(line["rank"]), plain(line["member"]), str(line["score"]), reached, *data)
     return made

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
 
-from cluster.commands.call import table
+from cluster.commands.call import show_table, some, table
 from cluster.simulator import simulate as run_simulation
 from cluster.simulator.report import STEPS
 
 
-@click.command()
+@click.command(short_help="Run the protocol in virtual time, with faults, and check it.")
 @click.option("--seed", required=True, type=int, help="The first run's seed.")
 @click.option("--runs", default=1, show_default=True, type=click.IntRange(1), help="How many.")
 @click.option("--steps", default=STEPS, show_default=True, type=click.IntRange(1))
@@ -56,13 +55,13 @@ def simulate(
         for report in reports:
             for line in report.trace:
                 click.echo(line)
-        made = table("fault", ">times", title=f"{runs} runs from seed {seed}")
+        made = table("fault", ">times", title=f"{some(runs, 'run')} from seed {seed}")
         for name, count in sorted(faults.items()):
             made.add_row(name, str(count))
-        Console().print(made)
+        show_table(made)
         for report in failed:
             click.echo(f"FAILED: {report.command}")
             for problem in report.problems:
                 click.echo(f"  {problem}")
-        click.echo(f"{runs - len(failed)} of {runs} runs are right")
+        click.echo(f"right: {runs - len(failed):,} of {some(runs, 'run')}")
     raise SystemExit(1 if failed else 0)

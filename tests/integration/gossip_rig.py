@@ -26,6 +26,7 @@ from agent.store.readers import Readers
 from agent.store.sqlite import SqliteStore
 
 SECRET = b"the secret of a test's ring"
+POLL_S = 0.005  # a loop that never rests would starve the readers' threads
 
 
 def now_ms() -> int:
@@ -100,8 +101,9 @@ async def running(
     """An agent until the end of the block. `calls=False`: it only answers."""
     (folder / name).mkdir(exist_ok=True)
     path = folder / name / "tallyring.db"
-    random = Random(name)
-    store = SqliteStore(path, Identity(ring, name, name, mint(now_ms(), random.getrandbits(22)), 7))
+    random = Random(str(path))
+    inc, log = mint(now_ms(), random.getrandbits(22)), random.getrandbits(62) + 1
+    store = SqliteStore(path, Identity(ring, name, name, inc, log))
     readers = Readers(path)
     tell: list[Callable[[Commit], None]] = []
 
@@ -150,4 +152,4 @@ async def until(check: Callable[[], object], timeout_s: float = 20.0) -> None:
                 found = await found
             if found:
                 return
-            await asyncio.sleep(0)
+            await asyncio.sleep(POLL_S)

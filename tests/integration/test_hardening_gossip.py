@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
-from agent.operation import Announce
+import pytest
+
+from agent.exchange import ChunkLimits, build_chunk
+from agent.operation import Announce, Merge
 from cluster.proxy import Proxy
-from tests.integration.gossip_rig import running, until
+from tests.integration.gossip_rig import Agent, running, until
 
 
 async def test_a_seed_that_comes_late_is_found_by_agents_that_found_each_other(
@@ -46,3 +50,35 @@ async def test_an_address_that_no_resolver_takes_ends_no_agent(tmp_path: Path) -
         assert contact.last_error.startswith("unreachable")
         await first.add("x", 1)
         await until(lambda: second.total("x"))
+
+
+async def test_of_two_agents_at_one_address_the_one_that_answers_is_called(tmp_path: Path) -> None:
+    """As after an agent was replaced by one of another name: the ring still has both."""
+    async with AsyncExitStack() as agents:
+        first = await agents.enter_async_context(running(tmp_path, "a"))
+        second = await agents.enter_async_context(running(tmp_path, "b", [first.url]))
+        third = await agents.enter_async_context(running(tmp_path, "c", [first.url], calls=False))
+        await third.do(Announce("c", second.url, 2))
+        log = third.queue.state.log
+        news = await third.readers.read(lambda s: build_chunk(s, log, 0, {}, {}, ChunkLimits()))
+        await second.do(Merge("c", news, None))  # c itself stays silent
+        await until(lambda: "c" in first.queue.state.ring.members)
+        late = await agents.enter_async_context(running(tmp_path, "d", [first.url]))
+        for agent in (first, late):
+            await until(partial(_calls, agent, second))
+
+
+def _calls(caller: Agent, called: Agent) -> bool:
+    peers = caller.gossip.peers()
+    return any(p.url == called.url and p.name == called.name and p.exchanges > 3 for p in peers)
+
+
+async def test_a_second_agent_of_my_name_is_noticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with AsyncExitStack() as agents:
+        first = await agents.enter_async_context(running(tmp_path, "a"))
+        second = await agents.enter_async_context(running(tmp_path, "b", [first.url]))
+        (tmp_path / "elsewhere").mkdir()
+        await agents.enter_async_context(running(tmp_path / "elsewhere", "a", [second.url]))
+        await until(lambda: "another agent has this one's name" in capsys.readouterr().out)
