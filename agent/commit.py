@@ -103,6 +103,7 @@ class Commit:
     rows: how many cells changed.
     cells: how many cells there are.
     outcomes: the transactions that changed cells, each with the lsn of its first row.
+    failures: why transactions failed, if any did.
     """
 
     state: State
@@ -112,6 +113,7 @@ class Commit:
     cells: int = 0
     alarms: Alarms = field(default_factory=Alarms)
     outcomes: list[tuple[int, Outcome]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
 
 class Committer:
@@ -139,6 +141,7 @@ class Committer:
         first = self.state
         own, rows, alarms = False, 0, Alarms()
         outcomes: list[tuple[int, Outcome]] = []
+        failures: list[str] = []
         for run in _runs(operations):
             before = self.state
             try:
@@ -146,6 +149,7 @@ class Committer:
             except (sqlite3.Error, OverflowError) as error:
                 # An overflow: a cell that only a faulty peer writes, one step below 2**63. It is
                 # in the ring for good, so it must not end an agent that adds to it.
+                failures.append(f"{type(error).__name__}: {error}")
                 answers += [self._failed(error)] * len(run)
                 continue
             answers += outcome.answers
@@ -157,7 +161,7 @@ class Committer:
             alarms.forked += outcome.alarms.forked
             alarms.peer_ahead += outcome.alarms.peer_ahead
         assert self.state.lsn >= first.lsn
-        return Commit(self.state, answers, own, rows, self._store.cells, alarms, outcomes)
+        return Commit(self.state, answers, own, rows, self._store.cells, alarms, outcomes, failures)
 
     def _run(self, operations: Sequence[Operation], now_ms: int) -> Outcome:
         steps = coalesced(operations)
@@ -189,7 +193,6 @@ class Committer:
         self._cells.drop()
         self._totals.drop()
         hint = "see the agent's log; reads go on"
-        log.error("transaction failed", error=repr(error), uncertain=self._store.uncertain)
         if not self._store.uncertain:
             return Unavailable("busy", f"the store refused the write: {error}", hint=hint)
         self.state = self._store.state()
@@ -353,6 +356,8 @@ class CommitQueue:
         self._hand_over()
         self.state = commit.state
         self.cells = commit.cells
+        for reason in commit.failures:
+            log.error("transaction failed", error=reason)
         failure: Exception | None = None
         try:
             self._on_commit(commit)

@@ -38,7 +38,7 @@ PAGE_MEMBERS_MAX = 1_000  # of one page of a board
 NEIGHBORS_MAX = 100  # on each side of a member
 
 # --- messages ------------------------------------------------------------------------------
-REQUEST_BYTES_MAX = 8 * 2**20  # a body on the public routes: 10,000 entries with data
+REQUEST_BYTES_MAX = 16 * 2**20  # a body on the public routes: 10,000 entries with data
 PEER_MESSAGE_BYTES_MAX = 4 * 2**20  # a message between agents, packed and unpacked
 CHUNK_SCANNED_ROWS_MAX = 20_000  # log entries looked at for one chunk: bounds a reply's time
 # Peers' messages that are still arriving, all together. Whoever sends them has proven nothing yet.

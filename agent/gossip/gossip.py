@@ -323,7 +323,7 @@ class Gossip:
             if loop.time() > ends:
                 link.due.set()  # others get their turn first
                 return
-            if request.push is not None and self._progress(link) == before:
+            if self._progress(link) == before:
                 return  # nothing moves (a push that is ignored, say): not before the next round
 
     def _progress(self, link: Link) -> tuple[Cursor | None, PeerView]:

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from cluster.commands.call import Api, api_options, lag, plain, show_table, table
 
@@ -67,17 +68,10 @@ def _well(member: dict[str, Any], me: str) -> bool:
     return contact is not None and contact["state"] != "down"
 
 
-def _error(contact: dict[str, Any]) -> str:
-    """The last error, and when it was: with an agent that is well again, it is history."""
-    error, at = plain(contact.get("last_error") or ""), contact.get("last_error_at")
-    return f"{at}: {error}" if error and at else error
-
-
 def _members(answer: dict[str, Any]) -> Table:
     title = f"ring {answer['ring']}, seen by {answer['agent']}"
-    made = table(
-        "agent", "region", "status", "state", ">lag", ">rows behind", "last error", title=title
-    )
+    made = table("agent", "region", "status", "state", ">lag", ">rows behind", title=title)
+    errors: list[str] = []
     for member in answer["members"]:
         contact = member["contact"] or {}
         me = member["name"] == answer["agent"]
@@ -89,6 +83,11 @@ def _members(answer: dict[str, Any]) -> Table:
             "this agent" if me else contact.get("state", "not met yet"),
             "" if me else lag(member["lag_ms"]),
             "" if behind is None else str(behind),
-            _error(contact),
         )
+        if contact.get("last_error"):
+            # With its time: with an agent that is well again it is history.
+            at, error = contact["last_error_at"], plain(contact["last_error"])
+            errors.append(f"{member['name']}: last error at {at}: {error}")
+    if errors:
+        made.caption, made.caption_justify = Text("\n".join(errors)), "left"
     return made
