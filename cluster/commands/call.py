@@ -146,10 +146,16 @@ def api_options(command: Command) -> Command:
     decorated: Any = wrapped
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--token", envvar="TALLYRING_TOKEN", help="Token, if the agent needs one."),
+        click.option(
+            "--token",
+            envvar="TALLYRING_TOKEN",
+            show_envvar=True,
+            help="Token, if the agent needs one.",
+        ),
         click.option(
             "--url",
             envvar="TALLYRING_URL",
+            show_envvar=True,
             default=DEFAULT_URL,
             show_default=True,
             help="An agent's URL.",

@@ -79,6 +79,7 @@ async def test_a_second_agent_of_my_name_is_noticed(
     async with AsyncExitStack() as agents:
         first = await agents.enter_async_context(running(tmp_path, "a"))
         second = await agents.enter_async_context(running(tmp_path, "b", [first.url]))
+        await until(lambda: all(len(x.queue.state.ring.active()) == 2 for x in (first, second)))
         (tmp_path / "elsewhere").mkdir()
         await agents.enter_async_context(running(tmp_path / "elsewhere", "a", [second.url]))
         await until(lambda: "another agent has this one's name" in capsys.readouterr().out)

@@ -48,10 +48,19 @@ def test_an_error_is_json_with_json() -> None:
     assert "no agent answers" in json.loads(result.stdout)["error"]["detail"]
 
 
-def test_a_bad_url_is_an_error() -> None:
-    result = invoke("top", "b", "--url", "nonsense")
+@pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:7401", "ftp://127.0.0.1:7401", ""])
+def test_a_bad_url_is_an_error(url: str) -> None:
+    result = invoke("top", "b", "--url", url)
     assert result.exit_code == 1
     assert "not an http:// or https:// URL" in result.stderr
+
+
+def test_a_hint_is_printed_once(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text("[agent]\nnames = 'eu'\n")
+    result = invoke("agent", "--config", str(file))
+    assert result.exit_code == 1
+    assert result.stderr.count("known: ") == 1
 
 
 def test_a_config_that_is_not_there_is_an_error() -> None:
