@@ -9,6 +9,7 @@ import subprocess
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -22,6 +23,10 @@ from cluster.proxy import Proxy
 LOG_SHOWN_LINES = 30
 
 
+PORTS = (10_240, 32_000)
+_random = SystemRandom()
+
+
 def has_loopback_addresses() -> bool:
     """Whether this system lets a socket call from another loopback address than 127.0.0.1."""
     try:
@@ -33,11 +38,16 @@ def has_loopback_addresses() -> bool:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on right now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port on 127.0.0.1 that nobody uses right now.
+
+    From below the range that systems give to outgoing connections: one of those, or another
+    search like this, would else take it before it is listened on.
+    """
+    while True:
+        port = _random.randint(*PORTS)
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(slots=True)
@@ -117,7 +127,10 @@ class LocalAgent:
         """Whether it says that it can serve everything."""
         with suppress(aiohttp.ClientConnectionError, TimeoutError):
             async with session.get(f"{self.url}/readyz") as response:
-                return response.status == 200
+                if response.status != 200:
+                    return False
+            async with session.get(f"{self.url}/v1/ring") as response:  # it, and nobody else
+                return bool((await response.json())["agent"] == self.name)
         return False
 
     def write_config(self) -> None:

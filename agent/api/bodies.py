@@ -71,6 +71,7 @@ def refuse(error: Exception) -> NoReturn:
     over = _OVER.search(what)
     if over:
         raise TooLarge(f"{path or 'body'}: more than {over[1]} items in one request") from None
+    what = what.replace("`int | float | null`", "an integer").replace("`int | float`", "an integer")
     field = f"{path[:200]}: " if path else ""
     detail = field + (what if what.startswith("JSON") else what[:1].lower() + what[1:])
     at = _IN_BATCH.match(path)

@@ -250,7 +250,10 @@ def show(result: Result, console: Console) -> None:
         )
         made.add_row("caught up after the heal", _seconds(cut.caught_up_s))
     made.add_row("converged after the last write", _seconds(result.converged_s))
-    for name, latencies in (("replaying", result.loaded), ("calm", result.calm)):
+    for name, latencies in (
+        ("at full load, all on one machine", result.loaded),
+        ("calm", result.calm),
+    ):
         if latencies.ms or latencies.lost:
             made.add_row(
                 f"acknowledged to visible elsewhere, {name}",
