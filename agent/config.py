@@ -107,7 +107,7 @@ class ProjectionSection:
     # Members written by one script call. Higher: fewer calls; lower: shorter stalls of Redis.
     batch_members_max: int = 500
     # The least time between two turns under load. Lower: fresher ranks; higher: cheaper writes.
-    interval_s: float = 0.01
+    interval_s: float = 0.02
     # How often Redis is looked at when nothing changes: finds a flush or a failover. Lower: sooner.
     check_s: float = 1.0
     # How long this agent's claim to project lasts after its last batch.

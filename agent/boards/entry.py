@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """One write: `add` on a `sum` board, `score` on a `best` or `latest` one.
 
     `at` is the time of the event (RFC 3339 or ms since 1970); without it, the agent's clock.
@@ -33,7 +33,7 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     data: Any = None
 
 
-class BoardEntry(Entry, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class BoardEntry(Entry, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False):
     """An entry that names its board: for batches over several boards."""
 
     board: str
