@@ -24,7 +24,7 @@ from agent.errors import StoreError
 
 APPLICATION_ID = 0x544C5247  # "TLRG", in the file's header
 PAGE_BYTES = 4096  # measured against 1024: see docs/adr/0005-sqlite-settings.md
-CACHE_KIB = 16 * 1024  # of the writer; each reader has a quarter
+CACHE_KIB = 16 * 1024  # of each connection: the writer, and one for each reader
 WAL_PAGES = 4000  # checkpoint when the WAL holds this many pages: 16 MiB
 BUSY_MS = 10_000
 
