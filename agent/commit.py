@@ -138,7 +138,6 @@ class Committer:
         with an error that says whether anything was stored, and the next ones go on.
         """
         answers: list[Answer | Indefinite] = []
-        first = self.state
         own, rows, alarms = False, 0, Alarms()
         outcomes: list[tuple[int, Outcome]] = []
         failures: list[str] = []
@@ -160,7 +159,6 @@ class Committer:
             alarms.covered_changed += outcome.alarms.covered_changed
             alarms.forked += outcome.alarms.forked
             alarms.peer_ahead += outcome.alarms.peer_ahead
-        assert self.state.lsn >= first.lsn
         return Commit(self.state, answers, own, rows, self._store.cells, alarms, outcomes, failures)
 
     def _run(self, operations: Sequence[Operation], now_ms: int) -> Outcome:

@@ -24,6 +24,7 @@ from agent.exchange import Boot, ChunkLimits, Cursor, PeerView, Reply, Request, 
 from agent.gossip import proof, schedule, wire
 from agent.gossip.client import CONTENT_TYPE, Client
 from agent.gossip.link import DOWN_S, Link, PeerStatus
+from agent.membership import Ring
 from agent.operation import Merge
 from agent.store.readers import Readers
 
@@ -89,6 +90,7 @@ class Gossip:
         self._new_links = asyncio.Event()
         self._advertise = config.advertise
         self._double = ""
+        self._ring: Ring | None = None  # as of the newest commit
         self.refused: dict[str, int] = {}
 
     # --- answering -------------------------------------------------------------------------
@@ -254,19 +256,20 @@ class Gossip:
         Merged rows poke only where not all peers are in each round; else they travel at the
         interval, or from the agent that wrote them.
         """
-        state = commit.state
-        me = state.ring.members.get(state.agent)
-        self._same_name(me.url if me else self._advertise)
-        known = {link.url for link in self._links.values()}
-        if any(m.url not in known for m in state.ring.active() if m.name != state.agent):
-            self._new_links.set()
+        if commit.state.ring is not self._ring:
+            self._ring = commit.state.ring
+            self._ring_changed(commit.state)
         partial = len(self._links) > self._settings.fanout_all_max
         if not (commit.own or (partial and commit.rows)) or self._poke_at is not None:
             return
         self._poke_at = asyncio.get_running_loop().call_later(self._settings.poke_s, self._poke)
 
-    def _same_name(self, url: str) -> None:
-        """Say so, once for each, where the ring has my name at an address that is not mine."""
+    def _ring_changed(self, state: State) -> None:
+        """Link to new members soon; say so, once for each, where another one has my name."""
+        if any(m.url not in self._links for m in state.ring.active() if m.name != state.agent):
+            self._new_links.set()
+        me = state.ring.members.get(state.agent)
+        url = me.url if me else self._advertise
         if url not in (self._advertise, self._double):
             log.error("another agent has this one's name; names are unique in a ring", name_of=url)
             self._double = url

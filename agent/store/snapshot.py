@@ -12,24 +12,22 @@ from agent.crdt.counter import Total
 from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
 from agent.exchange import Cursor
 
-_LOG = """
-SELECT l.lsn, c.space, c.member, c.slot, c.major, c.minor, c.body, c.inc, c.seq
+# An entry whose lsn is no longer its cell's is superseded: no cell is joined to it.
+_ENTRIES = """
 FROM log AS l
 LEFT JOIN cells AS c
   ON c.space = l.space AND c.member = l.member AND c.slot = l.slot AND c.lsn = l.lsn
-WHERE l.lsn > ?
-ORDER BY l.lsn LIMIT ?
 """
-_CHANGES = """
-SELECT l.lsn, c.space, c.member, c.slot, c.major, c.minor, c.body, c.inc, c.seq,
-  t.score, t.reached_ms, t.rose, t.slots
-FROM log AS l
-LEFT JOIN cells AS c
-  ON c.space = l.space AND c.member = l.member AND c.slot = l.slot AND c.lsn = l.lsn
-LEFT JOIN totals AS t ON t.space = c.space AND t.member = c.member
-WHERE l.lsn > ?
-ORDER BY l.lsn LIMIT ?
-"""
+_COLUMNS = "SELECT l.lsn, c.space, c.member, c.slot, c.major, c.minor, c.body, c.inc, c.seq"
+_ABOVE = "WHERE l.lsn > ? ORDER BY l.lsn LIMIT ?"
+_LOG = _COLUMNS + _ENTRIES + _ABOVE
+_CHANGES = (
+    _COLUMNS
+    + ", t.score, t.reached_ms, t.rose, t.slots"
+    + _ENTRIES
+    + "LEFT JOIN totals AS t ON t.space = c.space AND t.member = c.member "
+    + _ABOVE
+)
 _ROW = "SELECT member, slot, major, minor, body, inc, seq FROM cells"
 
 

@@ -44,7 +44,7 @@ async def send(
 
 
 async def define(session: aiohttp.ClientSession, ring: LocalRing, *specs: BoardSpec) -> None:
-    """Define boards at the first agent and wait until all know them."""
+    """Define boards at the first agent and wait until all know and serve them."""
     agents = list(ring.agents.values())
     for spec in specs:
         await send(session, agents[0], "PUT", f"/v1/boards/{spec.name}", spec.document())
@@ -52,7 +52,13 @@ async def define(session: aiohttp.ClientSession, ring: LocalRing, *specs: BoardS
 
         async def known(agent: LocalAgent = agent) -> bool:
             answer = await send(session, agent, "GET", "/v1/boards?limit=1000")
-            return {s.name for s in specs} <= {board["board"] for board in answer["boards"]}
+            if not {s.name for s in specs} <= {board["board"] for board in answer["boards"]}:
+                return False
+            for spec in specs:  # a board that was just defined is refused until it is in Redis
+                async with session.get(f"{agent.url}/v1/boards/{spec.name}/entries") as page:
+                    if page.status == 503:
+                        return False
+            return True
 
         await eventually(known)
 
@@ -100,7 +106,7 @@ async def test_a_partition_has_exact_numbers_on_each_side_and_heals(
             return ring.refused[1] > 0
 
         await eventually(refused)
-        assert await board_of(session, ring["c"]) == {"m": 503, "only-c": -7}
+        await shows(session, ring, {"c": {"m": 503, "only-c": -7}})
         assert await board_of(session, ring["a"]) == connected
 
         ring.heal()
