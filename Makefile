@@ -3,6 +3,7 @@
 #
 #   make demo [ARGS="--all --keep"]   three regions count together, lose a link, heal, and are checked
 #   make test                         lint and types, then the whole test suite
+#   make soak [MINUTES=10 ARGS="--seed 1000"]   the simulator, seed after seed, until time is up
 #   make bench [ARGS=...]             ratios beside Valkey or Redis on this machine
 #   make lint                         ruff and mypy only
 #   make clean                        remove caches and build products (distclean: .venv too)
@@ -12,6 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+MINUTES ?= 10
 
 # Tests share nothing but the processor (own folders, own ports), so they run in two processes.
 # PYTEST_WORKERS=0 runs them in this one, for a debugger; PYTEST_ARGS selects tests.
@@ -25,7 +27,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format clean distclean
+.PHONY: help demo test bench soak lint format clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -38,6 +40,9 @@ test: lint
 
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
+
+soak: $(STAMP)
+	$(BIN)/tallyring simulate --soak $(MINUTES) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)

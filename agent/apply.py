@@ -10,13 +10,12 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from agent import exchange, membership
 from agent.boards import change
-from agent.boards.catalog import Catalog
 from agent.boards.tally import (
     Effect,
     Group,
@@ -29,81 +28,35 @@ from agent.boards.tally import (
 from agent.crdt import counter, hybrid_clock
 from agent.crdt.cell import Key, Row, Value, row_of
 from agent.crdt.counter import Total
-from agent.crdt.slot import COUNTER_KINDS, Kind, slot_of_one, slot_of_replica
+from agent.crdt.fingerprint import changes_of
+from agent.crdt.slot import COUNTER_KINDS, Kind, incarnation_of
 from agent.crdt.space import RING_SPACE
-from agent.errors import Refused
-from agent.exchange import Chunk, Cursor, Times, VersionVector
-from agent.membership import Ring
+from agent.errors import NotFound, Refused
+from agent.exchange import Boot, Chunk, Reading, VersionVector
+from agent.membership import incarnation_key, member_key
 from agent.operation import (
     Announce,
     Answer,
     BoardChanged,
+    Burn,
+    ChangeMember,
+    Complete,
     Define,
+    Fence,
+    Import,
+    Mend,
     Merge,
     Merged,
+    Mint,
     Operation,
+    Repair,
     Reset,
     Retire,
     Singles,
     Write,
     Written,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What an agent knows beside its cells; durable with them, but for `times`."""
-
-    agent: str
-    inc: int
-    log: int
-    seq: int
-    lsn: int
-    hlc: int
-    vv: VersionVector
-    times: Times
-    cursors: Mapping[str, Cursor]
-    catalog: Catalog
-    ring: Ring
-
-
-@dataclass(frozen=True, slots=True)
-class WorkingSet:
-    """The cells and totals that the operations need, as loaded; None for those never written."""
-
-    cells: Mapping[Key, Row | None]
-    totals: Mapping[MemberKey, Total | None]
-
-
-@dataclass(slots=True)
-class Alarms:
-    """Counts of what must never happen (docs/metrics.md). Each has a metric that should stay 0.
-
-    covered_changed: a received row changed my state although my version vector covered it.
-    forked: the same (incarnation, seq, cell) came with another value.
-    peer_ahead: a peer knows of a later write of mine than I do.
-    """
-
-    covered_changed: int = 0
-    forked: int = 0
-    peer_ahead: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Everything that one batch changed. The row at index i gets the lsn `state.lsn + 1 + i`."""
-
-    state: State
-    rows: list[Row]
-    totals: dict[MemberKey, Total]
-    answers: list[Answer]
-    alarms: Alarms
-
-    def durable_change(self, before: State) -> bool:
-        """Whether there is anything to write (`times` alone is not)."""
-        now = self.state
-        same = now.vv is before.vv and now.cursors is before.cursors and now.hlc == before.hlc
-        return bool(self.rows) or not same
+from agent.state import NO_BOOT, Alarms, Outcome, State, WorkingSet, read_further, seen_further
 
 
 def wanted(
@@ -122,12 +75,18 @@ def wanted(
             case Define(name) | Reset(name) | Retire(name):
                 cells.update(change.keys_of(name, state.agent))
             case Announce():
-                cells.update(_own_ring_cells(state))
-            case Merge(_, chunk):
-                for row in chunk.rows:
+                cells.update((member_key(state.agent), incarnation_key(state.agent, state.inc)))
+            case Mint(inc):
+                cells.add(incarnation_key(state.agent, inc))
+            case ChangeMember(name):
+                cells.add(member_key(name))
+            case Merge(_, Chunk(rows=rows)) | Import(rows) | Repair(rows):
+                for row in rows:
                     cells.add(row[:3])
                     if row.slot[0] in COUNTER_KINDS:
                         members.add(row[:2])
+            case Burn() | Complete() | Fence() | Mend():
+                pass
             case _:
                 assert_never(operation)
     return cells, members
@@ -159,14 +118,6 @@ def apply(
     return draft.outcome(answers)
 
 
-def _own_ring_cells(state: State) -> tuple[Key, Key]:
-    name = state.agent.encode()
-    return (
-        (RING_SPACE, name, slot_of_one(Kind.MEMBER)),
-        (RING_SPACE, name, slot_of_replica(Kind.INCARNATION, state.inc)),
-    )
-
-
 @dataclass(slots=True)
 class _Draft:
     """The state and the cells as this batch has changed them so far."""
@@ -177,6 +128,7 @@ class _Draft:
     rows: dict[Key, Row] = field(default_factory=dict)
     totals: dict[MemberKey, Total] = field(default_factory=dict)
     alarms: Alarms = field(default_factory=Alarms)
+    wrote: bool = False
 
     def row(self, key: Key) -> Row | None:
         """The newest row of a cell. A cell that was not loaded is a KeyError: a bug in `wanted`."""
@@ -200,6 +152,7 @@ class _Draft:
     def write(self, key: Key, value: Value) -> None:
         """Change a cell as this agent's own write."""
         self.put(row_of((*key, *value, self.state.inc, self.state.seq + 1)))
+        self.wrote = True
 
     def apply(self, operation: Operation) -> Answer:
         """Apply one operation.
@@ -212,10 +165,29 @@ class _Draft:
                 return self._write_groups(groups)
             case Define() | Reset() | Retire():
                 return self._change(operation)
-            case Announce():
-                return self._announce(operation)
+            case Announce(region, url):
+                return self._announce(region, url)
+            case Mint(inc, new_log):
+                return self._mint(inc, new_log)
+            case Burn(inc, reason):
+                if inc == self.state.inc:
+                    self._burn(reason)
+                return BoardChanged(inc == self.state.inc)
+            case Fence(inc, boot):
+                return BoardChanged(self._fence(inc, boot))
+            case Complete():
+                self.state = replace(self.state, complete=True)
+                return BoardChanged(True)
+            case ChangeMember():
+                return self._change_member(operation)
+            case Import(rows):
+                return Merged(True, sum([self._import(row) for row in rows]))
+            case Mend():
+                raise AssertionError("the store mends: see agent/commit.py")
             case Merge(peer, chunk, vv):
                 return self._merge(peer, chunk, vv)
+            case Repair(rows):
+                return self._repair(rows)
             case _:
                 assert_never(operation)
 
@@ -268,31 +240,64 @@ class _Draft:
             self.state = replace(self.state, hlc=hlc)
         return BoardChanged(bool(writes))
 
-    def _announce(self, operation: Announce) -> BoardChanged:
-        member_key, incarnation_key = _own_ring_cells(self.state)
-        said = membership.pack_member(operation.region, operation.url)
-        current = self.value(member_key)
-        if current is None or current[2] != said:
+    def _announce(self, region: str, url: str) -> BoardChanged:
+        state = self.state
+        key = member_key(state.agent)
+        said = membership.pack_member(region, url)
+        current = self.value(key)
+        moved = current is None or current[2] != said
+        if moved:
             epoch = 1 if current is None else current[0] + 1
-            self.write(member_key, (epoch, 0 if current is None else current[1], said))
-        self.write(incarnation_key, (operation.boot_number, 0, b""))
+            self.write(key, (epoch, 0 if current is None else current[1], said))
+        if not state.burnt:
+            self.write(incarnation_key(state.agent, state.inc), (*state.boot, b""))
+        return BoardChanged(moved)
+
+    def _mint(self, inc: int, new_log: int) -> BoardChanged:
+        state = self.state = replace(self.state, inc=inc, log=new_log, seq=0, burnt="")
+        self.write(incarnation_key(state.agent, inc), (*state.boot, b""))
         return BoardChanged(True)
 
+    def _fence(self, inc: int, boot: Boot) -> bool:
+        if boot <= self.state.fences.get(inc, NO_BOOT):
+            return False
+        self.state = replace(self.state, fences={**self.state.fences, inc: boot})
+        return True
+
+    def _burn(self, reason: str) -> None:
+        """Never write as this incarnation again: somebody knows more of it than this file."""
+        if not self.state.burnt:
+            self.state = replace(self.state, burnt=reason)
+
+    def _change_member(self, operation: ChangeMember) -> BoardChanged:
+        key = member_key(operation.name)
+        current = self.value(key)
+        if current is None:
+            raise NotFound("unknown_agent", f"the ring has no agent {operation.name!r}")
+        new = membership.changed(current, operation.status, operation.url)
+        if new is not None:
+            self.write(key, new)
+        return BoardChanged(new is not None)
+
     def _merge(self, peer: str, chunk: Chunk, vv: VersionVector | None) -> Merged:
-        cursor = self.state.cursors.get(peer)
-        if not exchange.contiguous(chunk, cursor):
+        state = self.state
+        reading = state.cursors.get(chunk.log)
+        read_to = None if reading is None else reading.lsn
+        if state.ring.was_removed(peer) or not exchange.contiguous(chunk, read_to):
             return Merged(False, 0)
         changed = 0
         for row in chunk.rows:
             changed += self._join(row)
-        moved = exchange.advanced(chunk, cursor)
-        if moved != cursor:
-            self.state = replace(self.state, cursors={**self.state.cursors, peer: moved})
+        moved = Reading(peer, exchange.advanced(chunk, read_to))
+        if moved != reading:
+            self.state = replace(
+                self.state, cursors=read_further(self.state.cursors, chunk.log, moved)
+            )
+        self.state = replace(self.state, seen=seen_further(state.seen, chunk.rows))
         if chunk.head and vv is not None:
-            mine = self.state.inc
-            if vv.get(mine, 0) > self.state.seq:
+            if not self.state.burnt and vv.get(state.inc, 0) > state.seq:
                 self.alarms.peer_ahead += 1
-                vv = {inc: seq for inc, seq in vv.items() if inc != mine}
+                self._burn(f"{peer} holds a later commit of it than this file")
             times = exchange.times_join(self.state.times, chunk.times or {})
             joined = exchange.vv_join(self.state.vv, vv)
             self.state = replace(self.state, vv=joined, times=times)
@@ -300,27 +305,62 @@ class _Draft:
 
     def _join(self, row: Row) -> bool:
         """Join one received row; it keeps its stamp. Returns whether it changed my state."""
-        key, value = row[:3], row[3:6]
-        current = self.row(key)
-        old = None
-        if current is not None:
-            old = current[3:6]
-            if value != old and row[6:] == current[6:]:
-                self.alarms.forked += 1
-            if value <= old:
-                return False
-        if row.seq <= self.state.vv.get(row.inc, 0):
+        state = self.state
+        mine = row.inc == state.inc and not state.burnt
+        if mine and row.seq > state.seq:
+            self.alarms.peer_ahead += 1
+            self._burn("a peer sent a later write of it than this file holds")
+        current = self.row(row[:3])
+        if current is not None and row[6:] == current[6:] and row[3:6] != current[3:6]:
+            self.alarms.forked += 1
+            if mine:
+                self._burn("the same write came back with another value: another process wrote it")
+        if current is not None and row[3:6] <= current[3:6]:
+            return False
+        if row.seq <= state.vv.get(row.inc, 0):
             self.alarms.covered_changed += 1
+            if mine:
+                self._burn("a peer holds a greater value of it than this file")
+        if row.slot[0] in COUNTER_KINDS and row.slot[1:9] == state.inc.to_bytes(8):
+            # Whatever its stamp: an imported cell bears the importer's.
+            self._burn("a slot of it came back greater than this file has it")
+        self._took(row, current)
+        self.put(row)
+        return True
+
+    def _repair(self, rows: Sequence[Row]) -> Merged:
+        """Join what should have been here: no cursor moves, and nothing is claimed."""
+        before = self.alarms.covered_changed
+        changed = sum([self._join(row) for row in rows])
+        self.alarms.covered_changed = before + changed
+        return Merged(True, changed)
+
+    def _import(self, row: Row) -> bool:
+        """Join one cell as this agent's own write. Returns whether it changed my state."""
+        current = self.row(row[:3])
+        if row.space == RING_SPACE or (current is not None and row[3:6] <= current[3:6]):
+            return False
+        self._took(row, current)
+        self.write(row[:3], row[3:6])
+        return True
+
+    def _took(self, row: Row, current: Row | None) -> None:
+        """What a value from elsewhere does beside changing its cell."""
         kind = row.slot[0]
         if kind in COUNTER_KINDS:
             member = row[:2]
-            self.totals[member] = counter.replace(self.total(member), kind, old, value)
+            old = None if current is None else current[3:6]
+            self.totals[member] = counter.replace(self.total(member), kind, old, row[3:6])
         elif kind == Kind.LATEST:
             self._hear(row.major)
         elif kind == Kind.DEFINITION:
             self._hear(row.minor)
-        self.put(row)
-        return True
+        elif kind == Kind.INCARNATION and row.space == RING_SPACE and len(row.slot) == 9:
+            inc = incarnation_of(row.slot)
+            self._fence(inc, Boot(row.major, row.minor))
+            if inc == self.state.inc and not self.state.burnt:
+                self.alarms.forked += 1
+                self._burn("another process writes as it")
 
     def _hear(self, hybrid_time: int) -> None:
         hlc = hybrid_clock.hear(self.state.hlc, hybrid_time, self.now_ms)
@@ -331,14 +371,17 @@ class _Draft:
         """The whole batch's outcome: one seq if any of its changes is this agent's own."""
         state = self.state
         rows = list(self.rows.values())
-        if any(row.inc == state.inc and row.seq == state.seq + 1 for row in rows):
+        # By its stamp a received row may look like one: of a commit that this file has lost.
+        if self.wrote:
             seq = state.seq + 1
             state = replace(state, seq=seq, vv={**state.vv, state.inc: seq})
+        prints, buckets, flips = changes_of(rows, self.loaded.cells, self.loaded.prints)
         if rows:
             state = replace(
                 state,
                 lsn=state.lsn + len(rows),
                 catalog=state.catalog.with_rows(rows),
                 ring=state.ring.with_rows(rows),
+                root=state.root ^ flips,
             )
-        return Outcome(state, rows, self.totals, answers, self.alarms)
+        return Outcome(state, rows, prints, buckets, self.totals, answers, self.alarms)

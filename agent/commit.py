@@ -1,215 +1,44 @@
 """The one pipeline: every change of the state, of a client or of a peer, goes through here.
 
-`Committer` runs one batch: load what it touches, apply it (pure), make the outcome durable. It is
-synchronous and has no clock; the simulator drives it with an in-memory store. `CommitQueue` is its
-thread: callers on the event loop submit operations to a bounded queue, the thread takes all that
-wait as one batch (group commit), and only after the commit are answers given and listeners told.
+`CommitQueue` is the thread of a `Committer`: callers on the event loop submit operations to a
+bounded queue, the thread takes all that wait as one batch (group commit), and only after the commit
+are answers given and listeners told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import queue
-import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
-from agent.apply import Alarms, Outcome, State, WorkingSet, apply, wanted
-from agent.boards.tally import MemberKey
-from agent.crdt.cell import Key, Row
-from agent.crdt.counter import Total
+from agent.committer import Commit, Committer
 from agent.errors import Indefinite, Refused, Unavailable
-from agent.operation import Answer, Merge, Operation, Write, changes_catalog, coalesced
+from agent.exchange import Chunk
+from agent.operation import (
+    Answer,
+    Define,
+    Import,
+    Mend,
+    Merge,
+    Operation,
+    Repair,
+    Reset,
+    Retire,
+    Write,
+)
+from agent.state import State
 
 log = structlog.get_logger("tallyring.commit")
 
-Name = TypeVar("Name")
-Cached = TypeVar("Cached")
-
-# Two generations of this many entries each: about 30 MB at the most, whatever the cells.
-CACHE_ENTRIES_MAX = 16_384
 # What one transaction takes at the most: bounds how long a write waits for the one before.
 BATCH_COST_MAX = 20_000
 # What may wait: about a second of work. Full means 503 `busy`, and nothing was stored.
 QUEUE_COST_MAX = 200_000
-
-
-class Store(Protocol):
-    """Where a Committer keeps its state."""
-
-    uncertain: bool
-
-    @property
-    def cells(self) -> int:
-        """How many cells are stored."""
-
-    def state(self) -> State:
-        """The durable state."""
-
-    def load(self, cells: Iterable[Key], members: Iterable[MemberKey]) -> WorkingSet:
-        """The wanted cells and totals; None for those never written."""
-
-    def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
-        """Make an outcome durable, all of it or nothing."""
-
-    def close(self) -> None:
-        """Release the file."""
-
-
-class HotState(Generic[Name, Cached]):
-    """A bounded cache in two generations: what was not used for a while goes, one at a time."""
-
-    def __init__(self, entries_max: int) -> None:
-        self._entries_max = entries_max
-        self._young: dict[Name, Cached] = {}
-        self._old: dict[Name, Cached] = {}
-
-    def take(self, names: set[Name]) -> tuple[dict[Name, Cached], set[Name]]:
-        """What is known of these names, and the names of which nothing is."""
-        young = self._young.keys() & names
-        missing = names - young
-        old = self._old.keys() & missing
-        found = {name: self._young[name] for name in young}
-        if old:
-            again = {name: self._old[name] for name in old}
-            self.keep(again)
-            found.update(again)
-            missing -= old
-        return found, missing
-
-    def keep(self, values: Mapping[Name, Cached]) -> None:
-        """Keep these, newest; the older generation goes when this one is full."""
-        self._young.update(values)
-        if len(self._young) > self._entries_max:
-            self._old, self._young = self._young, {}
-
-    def drop(self) -> None:
-        """Forget everything."""
-        self._old, self._young = {}, {}
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What a batch did.
-
-    state: the durable state after it.
-    answers: one for each operation, in order; errors are answers too.
-    own: whether this agent's own cells changed (its peers should be told).
-    rows: how many cells changed.
-    cells: how many cells there are.
-    outcomes: the transactions that changed cells, each with the lsn of its first row.
-    failures: why transactions failed, if any did.
-    """
-
-    state: State
-    answers: list[Answer | Indefinite]
-    own: bool = False
-    rows: int = 0
-    cells: int = 0
-    alarms: Alarms = field(default_factory=Alarms)
-    outcomes: list[tuple[int, Outcome]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-
-class Committer:
-    """Runs batches over a store, one after the other, on one thread."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.state = store.state()
-        self._cells: HotState[Key, Row | None] = HotState(CACHE_ENTRIES_MAX)
-        self._totals: HotState[MemberKey, Total | None] = HotState(CACHE_ENTRIES_MAX)
-
-    @property
-    def cells(self) -> int:
-        """How many cells are stored."""
-        return self._store.cells
-
-    def run(self, operations: Sequence[Operation], now_ms: int) -> Commit:
-        """Apply operations in order and make them durable.
-
-        An operation that changes the catalog is a transaction of its own, so that what the others
-        load is known before. If the store fails, the operations of that transaction are answered
-        with an error that says whether anything was stored, and the next ones go on.
-        """
-        answers: list[Answer | Indefinite] = []
-        own, rows, alarms = False, 0, Alarms()
-        outcomes: list[tuple[int, Outcome]] = []
-        failures: list[str] = []
-        for run in _runs(operations):
-            before = self.state
-            try:
-                outcome = self._run(run, now_ms)
-            except (sqlite3.Error, OverflowError) as error:
-                # An overflow: a cell that only a faulty peer writes, one step below 2**63. It is
-                # in the ring for good, so it must not end an agent that adds to it.
-                failures.append(f"{type(error).__name__}: {error}")
-                answers += [self._failed(error)] * len(run)
-                continue
-            answers += outcome.answers
-            rows += len(outcome.rows)
-            if outcome.rows:
-                outcomes.append((before.lsn + 1, outcome))
-            own = own or self.state.seq != before.seq
-            alarms.covered_changed += outcome.alarms.covered_changed
-            alarms.forked += outcome.alarms.forked
-            alarms.peer_ahead += outcome.alarms.peer_ahead
-        return Commit(self.state, answers, own, rows, self._store.cells, alarms, outcomes, failures)
-
-    def _run(self, operations: Sequence[Operation], now_ms: int) -> Outcome:
-        steps = coalesced(operations)
-        loaded = self._load(*wanted(self.state, steps))
-        outcome = apply(self.state, loaded, steps, now_ms)
-        if outcome.durable_change(self.state):
-            cells = loaded.cells
-            new_cells = sum(1 for row in outcome.rows if cells[row[:3]] is None)
-            self._store.commit(self.state, outcome, new_cells)
-            self._cells.keep({row[:3]: row for row in outcome.rows})
-            self._totals.keep(outcome.totals)
-        self.state = outcome.state
-        return outcome
-
-    def _load(self, cells: set[Key], members: set[MemberKey]) -> WorkingSet:
-        """The working set: from the cache where it is there, else from the store."""
-        hot_cells, missing_cells = self._cells.take(cells)
-        hot_totals, missing_totals = self._totals.take(members)
-        if missing_cells or missing_totals:
-            cold = self._store.load(missing_cells, missing_totals)
-            self._cells.keep(cold.cells)
-            self._totals.keep(cold.totals)
-            hot_cells.update(cold.cells)
-            hot_totals.update(cold.totals)
-        return WorkingSet(hot_cells, hot_totals)
-
-    def _failed(self, error: sqlite3.Error | OverflowError) -> Refused | Indefinite:
-        """The answer to operations whose transaction failed."""
-        self._cells.drop()
-        self._totals.drop()
-        hint = "see the agent's log; reads go on"
-        if not self._store.uncertain:
-            return Unavailable("busy", f"the store refused the write: {error}", hint=hint)
-        self.state = self._store.state()
-        return Indefinite(f"the store failed while committing: {error}", hint=hint)
-
-
-def _runs(operations: Sequence[Operation]) -> Iterable[Sequence[Operation]]:
-    """Cut a batch so that each part meets one catalog."""
-    run: list[Operation] = []
-    for operation in operations:
-        if changes_catalog(operation):
-            if run:
-                yield run
-            yield [operation]
-            run = []
-        else:
-            run.append(operation)
-    if run:
-        yield run
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +54,8 @@ def cost_of(operation: Operation) -> int:
     match operation:
         case Write(groups):
             return sum(len(group.entries) for group in groups)
-        case Merge(_, chunk):
-            return len(chunk.rows) + 1
+        case Merge(_, Chunk(rows=rows)) | Import(rows) | Mend(rows) | Repair(rows):
+            return len(rows) + 1
         case _:
             return 1
 
@@ -272,7 +101,10 @@ class CommitQueue:
         self._ended: asyncio.Future[None] | None = None
         self.state = committer.state
         self.cells = committer.cells
-        self.refusing = ""  # why writes are refused for now (a full disk, say); empty: they are not
+        # Why nothing is stored for now (a full disk, say), and why nothing of clients is (this
+        # agent leaves, say), by cause; empty: all is.
+        self.refusing: dict[str, Refused] = {}
+        self.closed: dict[str, Refused] = {}
 
     def start(self) -> None:
         """Start the writer thread. Call on the event loop."""
@@ -288,11 +120,14 @@ class CommitQueue:
             Indefinite: the store failed while committing.
         """
         cost = cost_of(operation)
-        if self._closed or self.refusing or self._waiting_cost + cost > QUEUE_COST_MAX:
-            why = "this agent is stopping" if self._closed else self.refusing
-            raise Unavailable(
-                "busy", why or "too many writes are waiting", hint="try again in a second"
-            )
+        refused = [*self.refusing.values()]
+        if isinstance(operation, Write | Define | Reset | Retire):
+            refused += self.closed.values()
+        if refused:
+            raise refused[0]
+        if self._closed or self._waiting_cost + cost > QUEUE_COST_MAX:
+            why = "this agent is stopping" if self._closed else "too many writes are waiting"
+            raise Unavailable("busy", why, hint="try again in a second")
         loop = self._loop
         assert loop is not None
         answer: asyncio.Future[Receipt] = loop.create_future()
@@ -354,6 +189,8 @@ class CommitQueue:
         self._hand_over()
         self.state = commit.state
         self.cells = commit.cells
+        if commit.minted:
+            log.warning("a new incarnation", inc=f"{commit.state.inc:x}", why=commit.minted)
         for reason in commit.failures:
             log.error("transaction failed", error=reason)
         failure: Exception | None = None

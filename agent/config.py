@@ -40,6 +40,8 @@ class AgentSection:
     data_dir: Path = Path("data")
     # "system", or "manual": the time of entries moves only by POST /v1/clock. For tests, replays.
     clock: str = "system"
+    # Added to the system's clock, in ms: for tests of clocks that are off. Never in production.
+    clock_shift_ms: int = 0
     # Below this much free space on data_dir's disk writes are refused (503); reads go on.
     disk_free_min_bytes: int = 64 * 2**20
     # debug, info, warning or error.
@@ -53,11 +55,15 @@ class RingSection:
     # Agents of another ring are refused. The same in all agents.
     name: str
     # A file with the ring's secret (at least 16 characters), shared by all agents; never sent.
+    # While it is rotated it holds one a line: the first signs, each is accepted.
     secret_file: Path
     # How peers reach this agent. Default: http:// and `listen`.
     advertise: str = ""
     # Any living members; empty for the first agent. More seeds only help at the first start.
     seeds: tuple[str, ...] = ()
+    # How long a start waits for all members to confirm this agent's identity, and a message between
+    # agents for its proof. Lower: faster starts, and more often a new incarnation.
+    confirm_s: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,11 @@ class GossipSection:
     fanout_all_max: int = 8
     # Exchanges in flight at once, one a peer. More only adds redundant rows.
     in_flight_max: int = 8
+    # How long a write with ack=replicated waits for another region. Lower: sooner a 504.
+    replicated_s: float = 5.0
+    # A new agent whose ring has at least so many cells begins with a snapshot of a seed. Below, the
+    # ordinary exchange is as fast.
+    snapshot_cells_min: int = 20_000
     # The local address that connections to peers come from; empty: the system chooses.
     source_address: str = ""
 
@@ -110,8 +121,25 @@ class ProjectionSection:
     interval_s: float = 0.02
     # How often Redis is looked at when nothing changes: finds a flush or a failover. Lower: sooner.
     check_s: float = 1.0
-    # How long this agent's claim to project lasts after its last batch.
-    lease_s: float = 10.0
+    # How long the other agents of the region wait, after this one's last sign in Redis, before one
+    # of them takes over. The same for all of a region. Lower: sooner; higher: rides out pauses.
+    lease_s: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class RepairSection:
+    """[repair]: how cells are looked at again, to find what decays (docs/operations.md)."""
+
+    # How many cells a second are compared with a peer's. Higher: damage is found sooner; lower: it
+    # costs less. 1,000 is about one percent of a core here, and as much at the peer.
+    cells_per_s: float = 1_000.0
+    # The same while somebody waits for it: during an audit, a recount, or after two agents that
+    # claim the same writes were seen to differ.
+    fast_cells_per_s: float = 20_000.0
+    # The rest between two passes over all cells.
+    rest_s: float = 60.0
+    # How often all sums over cells (buckets, totals) are added up anew.
+    recount_s: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +159,7 @@ class Config:
     redis: RedisSection = field(default_factory=RedisSection)
     gossip: GossipSection = field(default_factory=GossipSection)
     projection: ProjectionSection = field(default_factory=ProjectionSection)
+    repair: RepairSection = field(default_factory=RepairSection)
     auth: AuthSection = field(default_factory=AuthSection)
 
     @property
@@ -269,7 +298,7 @@ def _check(config: Config) -> None:
         raise ConfigError("agent.clock", f"{config.agent.clock!r} is not 'system' or 'manual'")
     if config.agent.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError("agent.log_level", f"{config.agent.log_level!r} is not a level")
-    for section_name in ("redis", "gossip", "projection"):
+    for section_name in ("ring", "redis", "gossip", "projection", "repair"):
         section = getattr(config, section_name)
         for setting in fields(section):
             value = getattr(section, setting.name)
@@ -291,20 +320,35 @@ def _check_url(field_name: str, url: str) -> None:
         raise ConfigError(field_name, f"{url!r} is not an http:// or https:// URL")
 
 
-def read_secret(path: Path) -> bytes:
-    """The ring's secret, without surrounding white space.
+SECRET_BYTES_MIN = 16
+SECRETS_MAX = 4
+
+
+def read_secrets(path: Path) -> tuple[bytes, ...]:
+    """The ring's secrets, one a line; empty lines and those that begin with `# ` are passed over.
 
     Raises:
-        ConfigError: unreadable, or shorter than 16 bytes.
+        ConfigError: unreadable, no secret or too many, or one shorter than 16 bytes.
     """
     try:
-        secret = path.read_bytes().strip()
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ConfigError(
             "ring.secret_file",
             f"{path} can't be read: {error.strerror}",
             hint="openssl rand -hex 32 > ring.secret, and the same file for every agent",
         ) from error
-    if len(secret) < 16:
-        raise ConfigError("ring.secret_file", f"{path} holds {len(secret)} bytes, 16 are needed")
-    return secret
+    said = (line.strip() for line in lines if not line.startswith(b"# "))
+    secrets = tuple(dict.fromkeys(line for line in said if line))
+    if not 0 < len(secrets) <= SECRETS_MAX:
+        raise ConfigError(
+            "ring.secret_file",
+            f"{path} holds {len(secrets)} secrets; one a line, 1 to {SECRETS_MAX} are needed",
+        )
+    shortest = min(len(secret) for secret in secrets)
+    if shortest < SECRET_BYTES_MIN:
+        raise ConfigError(
+            "ring.secret_file",
+            f"{path} holds a secret of {shortest} bytes, {SECRET_BYTES_MIN} are needed",
+        )
+    return secrets

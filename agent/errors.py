@@ -8,14 +8,17 @@
     |   |-- NotFound           404  unknown_board, unknown_window, unknown_route
     |   |   `-- NotRanked      404  not_ranked
     |   |-- MethodNotAllowed   405  the route has other methods
-    |   |-- Conflict           409  board_conflict, stale_boot, fork
+    |   |-- Conflict           409  board_conflict, ring_conflict, removed, leaving, fork
     |   |-- TooLarge           413  over a limit on size
     |   |-- UnsupportedMedia   415  a body that is neither JSON nor msgpack
     |   |-- OutOfRange         422  outside the board's limits
     |   `-- Unavailable        503  busy, too_stale, rebuilding, rank_store_down
     |-- Indefinite         503  the write may or may not have been stored
+    |   `-- NotReplicated      504  it is stored here, and no other region has confirmed it
     |-- ConfigError        the configuration can't be used; names the field
     |-- StoreError         the SQLite file can't be used
+    |   |-- DamagedCell        a cell does not hold what was written to it
+    |   `-- NotAdmitted        the ring does not take this agent in: removed, or its name is taken
     `-- ExchangeRefused    a peer's message was refused; nothing of it was stored
 
 Each error says what happened to the state (`definite`: nothing was stored) and, where there is
@@ -185,6 +188,14 @@ class Indefinite(TallyringError):
         self.hint = hint
 
 
+class NotReplicated(Indefinite):
+    """504: stored here; no other region has confirmed in time that it durably has it."""
+
+    status = 504
+    title = "Not replicated in time"
+    code = "not_replicated"
+
+
 class ConfigError(TallyringError):
     """The configuration can't be used. `field` is its dotted name, e.g. `ring.secret_file`."""
 
@@ -199,14 +210,53 @@ class StoreError(TallyringError):
     """The SQLite file can't be used (foreign, newer, damaged). Nothing was changed."""
 
 
+class DamagedCell(StoreError):
+    """A cell does not fit the fingerprint stored beside it: it was edited, or the disk decays.
+
+    It is neither served nor joined until it is mended from the other agents.
+    """
+
+    def __init__(self, key: tuple[bytes, bytes, bytes]) -> None:
+        space, member, slot = key
+        board = space[1 : 1 + space[0]].decode(errors="backslashreplace") if space else ""
+        name = member.decode(errors="backslashreplace")
+        super().__init__(
+            f"the cell of board {board!r}, member {name!r}, slot {slot.hex()} does not hold what"
+            " was written to it; 'tallyring audit --repair' mends it from the other agents"
+        )
+        self.key = key
+
+
+class NotAdmitted(StoreError):
+    """The ring does not take this agent in. Nothing was changed. `hint` says what to do."""
+
+    def __init__(self, detail: str, hint: str) -> None:
+        super().__init__(f"{detail}; {hint}")
+        self.detail = detail
+        self.hint = hint
+
+
 class ExchangeRefused(TallyringError):
     """A peer's message was refused. Nothing of it was stored and no cursor moved.
 
-    `reason` is one of: truncated, malformed, too_large, wire_version, unauthorized, replay,
-    other_ring, removed, self, challenge, stale_boot, fork, unreachable, refused.
+    Args:
+        reason: truncated, malformed, too_large, wire_version, unauthorized, replay, other_ring,
+            removed, self, challenge, stale_boot, fork, unreachable, busy or refused.
+        detail: one sentence.
+        about: (agent, incarnation, url) of whom it is about, where that is known.
+        proven: whether an agent of the ring has said so, and not whoever answered.
     """
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(
+        self,
+        reason: str,
+        detail: str,
+        *,
+        about: tuple[str, int, str] = ("", 0, ""),
+        proven: bool = False,
+    ) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+        self.about = about
+        self.proven = proven

@@ -1,10 +1,10 @@
 """The rules of an exchange (docs/protocol.md), pure: no I/O, no clock, no async.
 
-One exchange is push-pull. The caller sends what it knows (version vector), how far it has read the
-other's log (cursor), and a chunk of its own log; the other joins that chunk, and answers with a
-chunk of its log, read in one snapshot. Rows travel in log order, so every chunk is a safe stopping
-point; the version vector only filters, and is claimed only at the head of a log. The HTTP rim
-(agent/gossip) and the simulator (cluster/simulator) both drive these functions and nothing else.
+The caller sends what it knows (version vector), how far it has read the other's log (cursor), and
+a chunk of its own log; the other joins that chunk, and answers with a chunk of its log, read in one
+snapshot. Rows travel in log order, so every chunk is a safe stopping point; the version vector only
+filters, and is claimed only at the head of a log. agent/gossip and cluster/simulator drive these
+functions and nothing else.
 
 What keeps a push safe: it was filtered with a version vector that the receiver had in one process,
 so it names that process (`to_boot`), within which vector and cursor only grow; in another one it is
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
 from agent.crdt.cell import Row
@@ -32,6 +32,13 @@ class Cursor(NamedTuple):
     """How far one agent has read another's log: the log's id, and the last lsn covered."""
 
     log: int
+    lsn: int
+
+
+class Reading(NamedTuple):
+    """How far a log has been read, and whose it is."""
+
+    agent: str
     lsn: int
 
 
@@ -56,9 +63,8 @@ class Sender:
 class Chunk:
     """Consecutive changes of one agent's log, all of them with start < lsn <= to.
 
-    Rows that the receiver's version vector covers are left out. `head` tells that nothing lies
-    above `to`: only then may the receiver claim the sender's version vector (rule L), and only
-    then are `times` given.
+    Rows that the receiver's version vector covers are left out. `head`: nothing lies above `to`;
+    only then may the receiver claim the sender's version vector (rule L), and are `times` given.
     """
 
     log: int
@@ -67,6 +73,7 @@ class Chunk:
     head: bool
     rows: tuple[Row, ...]
     times: Times | None = None
+    newest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +81,13 @@ class Request:
     """What the caller of an exchange sends, all of one snapshot.
 
     digest, vv: the caller's durable version vector; `vv` is None where the other was told it.
+    base: empty, or the digest of a vector that the other was told: `vv` is then what is new since.
     known: the digest of the other's vector that the caller has; empty without one.
     cursor: the caller's cursor on the other's log; None before the first chunk.
     push: the caller's own changes; None while it does not know the other's process and vector.
     to_boot: the process for which `push` was filtered.
+    root: the fingerprint of all of the caller's cells.
+    whole: the caller's whole vector, for its own use; not sent.
     """
 
     sender: Sender
@@ -87,17 +97,21 @@ class Request:
     cursor: Cursor | None
     push: Chunk | None = None
     to_boot: Boot | None = None
+    root: int = 0
+    base: bytes = b""
+    whole: VersionVector | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to a request, all of one snapshot taken after the push was joined.
 
-    digest, vv: the answerer's durable version vector; `vv` is None where the caller has it.
+    digest, vv, base, root, whole: as in a request, of the answerer.
     chunk: the answerer's changes; None where it must first be told the caller's vector
         (`need_vv`).
     cursor: the answerer's cursor on the caller's log, after the push.
     now_ms: the answerer's clock.
+    behind: by agent, how many entries of the answerer's log it has not confirmed; at head only.
     """
 
     sender: Sender
@@ -107,11 +121,15 @@ class Reply:
     cursor: Cursor | None
     now_ms: int
     need_vv: bool = False
+    root: int = 0
+    base: bytes = b""
+    behind: Mapping[str, int] | None = None
+    whole: VersionVector | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkLimits:
-    """How much one chunk carries at the most. A chunk always carries at least one row.
+    """How much one chunk carries at the most; it always carries at least one row.
 
     rows_max: bounds how long the receiver's writer is busy with one chunk.
     bytes_max: bounds a message; of the rows as packed, before compression.
@@ -135,8 +153,11 @@ class LogSnapshot(Protocol):
         """The version vector of this state."""
 
     @property
-    def cursors(self) -> Mapping[str, Cursor]:
-        """By agent, the cursor on its log."""
+    def root(self) -> int:
+        """The fingerprint of all cells (agent/crdt/fingerprint.py)."""
+
+    def read_to(self, log: int) -> int | None:
+        """How far another agent's log was read; None where nothing of it was."""
 
     def log_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None]]:
         """At most `limit` log entries above `lsn`, in order; None for a superseded one."""
@@ -195,99 +216,134 @@ def build_chunk(
         head = False
     if head:
         return Chunk(log, start, max(newest, start), True, tuple(rows), times)
-    return Chunk(log, start, to, False, tuple(rows))
+    return Chunk(log, start, to, False, tuple(rows), newest=newest)
 
 
-def contiguous(chunk: Chunk, cursor: Cursor | None) -> bool:
-    """Whether a chunk begins at or below what its receiver has already covered.
+def contiguous(chunk: Chunk, read_to: int | None) -> bool:
+    """Whether a chunk begins at or below what its receiver has read of that log.
 
     From 0 a chunk always does. Otherwise it must continue the same log (rules C and P): a chunk
-    behind a gap, or of a log whose numbers began again, is ignored, and asked for anew.
+    behind a gap, or of a log that is not known, is ignored, and asked for anew.
     """
-    if chunk.start == 0:
-        return True
-    return cursor is not None and cursor.log == chunk.log and chunk.start <= cursor.lsn
+    return chunk.start == 0 or (read_to is not None and chunk.start <= read_to)
 
 
-def advanced(chunk: Chunk, cursor: Cursor | None) -> Cursor:
-    """The cursor after a contiguous chunk was joined."""
-    if cursor is not None and cursor.log == chunk.log:
-        return Cursor(chunk.log, max(cursor.lsn, chunk.to))
-    return Cursor(chunk.log, chunk.to)
+def advanced(chunk: Chunk, read_to: int | None) -> int:
+    """How far the log is read after a contiguous chunk was joined."""
+    return max(read_to or 0, chunk.to)
+
+
+def beyond(cursor: Cursor | None, me: Sender, newest_lsn: int) -> bool:
+    """Whether a reader has read further in my log than I have written: I was set back."""
+    return cursor is not None and cursor.log == me.log and cursor.lsn > newest_lsn
+
+
+class Told(NamedTuple):
+    """A version vector, and the digest that names it."""
+
+    digest: bytes
+    vv: VersionVector
 
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
     """What I know of another agent's process; volatile, and void when it restarts.
 
+    agent: whose process it is.
     boot: the process it is true of.
     vv, digest: its version vector as it last told it. It has this and more.
     acked: its cursor on my log.
-    told: the digest of the vector that I last told it in full.
+    told: my vector that it has, as its last reply to me showed.
+    offered: my vector in my last reply to it.
     """
 
+    agent: str = ""
     boot: Boot | None = None
     vv: VersionVector | None = None
     digest: bytes = b""
     acked: Cursor | None = None
-    told: bytes = b""
+    told: Told | None = None
+    offered: Told | None = None
 
 
 def met(view: PeerView, sender: Sender) -> PeerView:
     """The view after hearing from a sender: everything is forgotten if its process changed."""
-    return view if view.boot == sender.boot else PeerView(boot=sender.boot)
+    return view if view.boot == sender.boot else PeerView(sender.agent, sender.boot)
 
 
 def heard_request(view: PeerView, request: Request) -> PeerView:
     """The view of the caller after its request."""
-    view = met(view, request.sender)
-    if request.vv is not None:
-        return replace(view, vv=request.vv, digest=request.digest)
-    return view
+    return _heard_vector(met(view, request.sender), request)
 
 
 def heard_reply(view: PeerView, request: Request, reply: Reply) -> PeerView:
     """The view of the answerer after its reply to `request`."""
-    view = replace(met(view, reply.sender), acked=reply.cursor)
-    view = replace(view, told=b"" if reply.need_vv else request.digest)
-    if reply.vv is not None:
-        view = replace(view, vv=reply.vv, digest=reply.digest)
-    return view
+    told = None
+    if not reply.need_vv and request.whole is not None:
+        told = Told(request.digest, request.whole)
+    view = replace(met(view, reply.sender), acked=reply.cursor, told=told)
+    return _heard_vector(view, reply)
+
+
+def answered(view: PeerView, reply: Reply) -> PeerView:
+    """The view of the caller after my reply to it."""
+    return replace(view, offered=Told(reply.digest, reply.whole or {}))
+
+
+def _heard_vector(view: PeerView, message: Request | Reply) -> PeerView:
+    vv = vector_of(message, view)
+    return view if vv is None else replace(view, vv=vv, digest=message.digest)
 
 
 def vector_of(message: Request | Reply, view: PeerView) -> VersionVector | None:
-    """The sender's version vector: as it stands in the message, or as its digest names it.
-
-    None where the digest names one that is not known here (any more).
-    """
-    if message.vv is not None:
+    """The sender's version vector; None where its message builds on one that is not known here."""
+    if view.boot == message.sender.boot and view.digest == message.digest:
+        return view.vv
+    if message.vv is None:
+        return None
+    if not message.base:
         return message.vv
-    known = view.boot == message.sender.boot and view.digest == message.digest
-    return view.vv if known else None
+    if view.boot != message.sender.boot or view.digest != message.base or view.vv is None:
+        return None
+    vv = vv_join(view.vv, message.vv)
+    return vv if vv_digest(vv) == message.digest else None
+
+
+def _news(vv: VersionVector, told: Told | None) -> tuple[bytes, VersionVector]:
+    """(base, what of a vector to send) to an agent that was told `told`."""
+    if told is None or not told.digest:
+        return b"", vv
+    return told.digest, {inc: seq for inc, seq in vv.items() if told.vv.get(inc) != seq}
 
 
 def build_request(
     snapshot: LogSnapshot,
     me: Sender,
-    peer: str,
+    peer_log: int,
     view: PeerView,
     times: Times,
     limits: ChunkLimits,
 ) -> Request:
-    """My request to a peer of which I know `view`."""
-    digest = vv_digest(snapshot.vv)
+    """My request to a peer of which I know `view`; `peer_log` is its log, 0 while unknown."""
+    vv = snapshot.vv
+    digest = vv_digest(vv)
     push = None
     if view.vv is not None:
         start = view.acked.lsn if view.acked is not None and view.acked.log == me.log else 0
         push = build_chunk(snapshot, me.log, start, view.vv, times, limits)
+    base, news = _news(vv, view.told)
+    read_to = snapshot.read_to(peer_log)
     return Request(
         sender=me,
         digest=digest,
-        vv=None if view.told == digest else snapshot.vv,
+        vv=None if base == digest else news,
         known=view.digest,
-        cursor=snapshot.cursors.get(peer),
+        cursor=None if read_to is None else Cursor(peer_log, read_to),
         push=push,
         to_boot=view.boot,
+        root=snapshot.root,
+        base=b"" if base == digest else base,
+        whole=vv,
     )
 
 
@@ -304,16 +360,40 @@ def build_reply(
     times: Times,
     now_ms: int,
     limits: ChunkLimits,
+    behind: Mapping[str, int] | None = None,
 ) -> Reply:
     """My answer to a request; `view` is mine of the caller, after `heard_request`."""
-    cursor = snapshot.cursors.get(request.sender.agent)
-    digest = vv_digest(snapshot.vv)
-    vv = None if request.known == digest else snapshot.vv
+    vv = snapshot.vv
+    digest = vv_digest(vv)
+    told = view.offered if view.offered and view.offered.digest == request.known else view.told
+    if told is None or told.digest != request.known:
+        told = None
+    base, news = _news(vv, told)
+    read_to = snapshot.read_to(request.sender.log)
+    reply = Reply(
+        sender=me,
+        digest=digest,
+        vv=None if request.known == digest else news,
+        chunk=None,
+        cursor=None if read_to is None else Cursor(request.sender.log, read_to),
+        now_ms=now_ms,
+        root=snapshot.root,
+        base=b"" if request.known == digest else base,
+        whole=vv,
+    )
     covered = vector_of(request, view)
     if covered is None:
-        return Reply(me, digest, vv, None, cursor, now_ms, need_vv=True)
+        return replace(reply, need_vv=True)
     start = 0
     if request.cursor is not None and request.cursor.log == me.log:
         start = request.cursor.lsn
     chunk = build_chunk(snapshot, me.log, start, covered, times, limits)
-    return Reply(me, digest, vv, chunk, cursor, now_ms)
+    return replace(reply, chunk=chunk, behind=behind if chunk.head else None)
+
+
+def diverged(request: Request, reply: Reply) -> bool:
+    """Whether two states claim the same writes and yet differ: no exchange would mend that.
+
+    It is no proof: rows whose vector was not claimed yet (a transfer that was cut) differ as well.
+    """
+    return request.digest == reply.digest and request.root != reply.root

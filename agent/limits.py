@@ -35,6 +35,7 @@ BATCH_ENTRIES_MAX = 10_000  # of one request
 BATCH_ERRORS_SHOWN_MAX = 20  # of one refusal: enough to see the pattern
 BOARDS_MAX = 10_000  # the catalog is kept in memory
 PAGE_MEMBERS_MAX = 1_000  # of one page of a board
+IMPORT_ROWS_MAX = 2_000  # of one request: one transaction, as a chunk of a peer
 NEIGHBORS_MAX = 100  # on each side of a member
 
 # --- messages ------------------------------------------------------------------------------

@@ -3,47 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import logging
-import os
-import secrets
 import shutil
 import signal
 import socket
+import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
+from typing import NamedTuple
 
 import structlog
 import uvloop
 from aiohttp import web
 
 from agent.api.app import make_server
+from agent.api.auditor import Auditor
 from agent.api.clock import ManualClock
 from agent.api.services import Services
-from agent.commit import Commit, CommitQueue, Committer
-from agent.config import Config, load, read_secret
-from agent.crdt import hybrid_clock, incarnation
-from agent.errors import ConfigError, StoreError
-from agent.exchange import Boot
+from agent.beginning import begin, mint_identity
+from agent.commit import CommitQueue
+from agent.committer import Commit, Committer
+from agent.config import Config, load
+from agent.crdt import hybrid_clock
+from agent.errors import ConfigError, Indefinite, Refused, StoreError, Unavailable
+from agent.exchange import ChunkLimits
+from agent.gossip.answering import Answering
+from agent.gossip.bootstrap import bootstrap
+from agent.gossip.client import Client
+from agent.gossip.frame import Kind
 from agent.gossip.gossip import Gossip
+from agent.gossip.leaving import Leaving
+from agent.gossip.peers import Peers
+from agent.gossip.ranges import Ranges
+from agent.gossip.repair import Repairer
+from agent.gossip.roster import roster_handler
+from agent.gossip.secrets import Secrets
+from agent.gossip.snapshots import Shelf
 from agent.operation import Announce
 from agent.projection.projector import Projector
 from agent.projection.rank_store import RankStore
 from agent.projection.reads import Ranks
 from agent.store.identity import Identity
+from agent.store.lock import DATABASE, locked
 from agent.store.readers import Readers
 from agent.store.sqlite import SqliteStore
+from agent.store.token import Token, file_id, write_token
 
 log = structlog.get_logger("tallyring.node")
 
-DATABASE = "tallyring.db"
-LOCK = "tallyring.lock"
 # The loop and the writer thread hand work to each other many times a second; at Python's default
 # of 5 ms each hand-over may wait that long for the interpreter lock.
 SWITCH_INTERVAL_S = 0.0005
@@ -52,6 +66,7 @@ SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLDS = (20_000, 20, 20)
 SHUTDOWN_S = 5.0
 DISK_CHECK_S = 5.0
+ANNOUNCE_AGAIN_S = 1.0
 
 
 def physical_ms() -> int:
@@ -80,22 +95,65 @@ async def _until_told(config: Config) -> None:
     assert running is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-    with suppress(asyncio.CancelledError):  # a signal is how an agent is meant to end
-        await _run(config)
+    try:
+        with suppress(asyncio.CancelledError):  # a signal is how an agent is meant to end
+            await _run(config)
+    except* StoreError as group:
+        raise _first(group) from None
     log.info("agent has stopped", agent=config.name)
+
+
+def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
+    """The first error of a group: what ended the agent, without the tasks that it ended."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, StoreError)
+    return error
+
+
+class _Opened(NamedTuple):
+    """What an agent holds before anything of it runs."""
+
+    config: Config
+    listening: socket.socket
+    secrets: Secrets
+    rank_store: RankStore
+    store: SqliteStore
+
+
+async def _open(parts: AsyncExitStack, config: Config) -> _Opened:
+    """Take the data folder and the address, and begin: as who this agent was, or as somebody new.
+
+    Raises:
+        ConfigError: the configuration can't be used; names the field.
+        StoreError: the data folder can't be used, or the ring does not take this agent in.
+    """
+    folder = config.agent.data_dir
+    parts.enter_context(locked(folder))
+    ring_secrets = Secrets(config.ring.secret_file, time.monotonic)
+    rank_store = await RankStore.open(config)
+    parts.push_async_callback(rank_store.close)
+    listening = _listening(config)
+    parts.callback(listening.close)
+    config = _with_port(config, listening.getsockname()[1])
+    fresh = partial(_fresh_identity, config)
+    await bootstrap(config, ring_secrets, folder / DATABASE, fresh)
+    store = SqliteStore(folder / DATABASE, fresh(0))
+    parts.callback(store.close)
+    await begin(config, store, ring_secrets, rank_store.writes, fresh)
+    parts.push(_ending(folder, store))
+    return _Opened(config, listening, ring_secrets, rank_store, store)
 
 
 async def _run(config: Config) -> None:
     """Build the parts from the bottom up, run their loops until cancelled, undo it in reverse."""
     async with AsyncExitStack() as parts:
-        folder = config.agent.data_dir
-        parts.enter_context(_locked(folder))
-        secret = read_secret(config.ring.secret_file)
-        store = SqliteStore(folder / DATABASE, _fresh_identity(config))
-        parts.callback(store.close)
+        config, listening, ring_secrets, rank_store, store = await _open(parts, config)
+        folder, now_ms = config.agent.data_dir, _physical_clock(config)
         readers = Readers(folder / DATABASE)
         parts.callback(readers.close)
-        committer = Committer(store)
+        committer = Committer(store, mint_identity)
         clock = _manual_clock(config, committer)
         listeners: list[Callable[[Commit], None]] = []
 
@@ -103,73 +161,129 @@ async def _run(config: Config) -> None:
             for listener in listeners:
                 listener(commit)
 
-        queue = CommitQueue(committer, clock.now_ms if clock else physical_ms, committed)
+        queue = CommitQueue(committer, clock.now_ms if clock else now_ms, committed)
         queue.start()
         parts.push_async_callback(queue.stop)
-
-        rank_store = await RankStore.open(config)
-        parts.push_async_callback(rank_store.close)
-        projector = Projector(config, readers, lambda: queue.state, rank_store.writes, physical_ms)
-
-        listening = _listening(config)
-        config = _with_port(config, listening.getsockname()[1])
-        boot = Boot(store.boot_number, secrets.randbits(62) + 1)
-        gossip = Gossip(config, (secret,), boot, queue, readers, physical_ms, SystemRandom())
+        projector = Projector(
+            config,
+            readers,
+            lambda: queue.state,
+            rank_store.writes,
+            now_ms,
+            identity=lambda: (queue.state.log, queue.state.boot.number),
+        )
+        peers = Peers(config, ring_secrets, queue, readers, now_ms)
+        limits = ChunkLimits(config.gossip.chunk_rows_max, config.gossip.chunk_bytes_max)
+        client = Client(config.gossip)
+        parts.push_async_callback(client.close)
+        gossip = Gossip(peers, client, limits, SystemRandom())
+        ranges, repairer, auditor = _repairing(parts, peers, client, rank_store, projector)
+        shelf = Shelf(peers, folder / DATABASE, now_ms, config.agent.disk_free_min_bytes)
+        handlers = {
+            Kind.ROSTER: roster_handler(peers),
+            Kind.SNAPSHOT: shelf.offer,
+            Kind.PART: shelf.part,
+            Kind.RANGE: ranges.answer,
+        }
         services = Services(
             config=config,
             queue=queue,
             readers=readers,
-            ranks=Ranks(config, lambda: queue.state, rank_store.reads),
+            ranks=Ranks(config, rank_store.reads),
             projector=projector,
-            now_ms=physical_ms,
-            exchange=gossip.answer,
-            peers=gossip.peers,
-            refusals=lambda: gossip.refused,
+            now_ms=now_ms,
+            answer=Answering(peers, limits, handlers).answer,
+            peers=peers,
+            leaving=Leaving(peers),
+            repairer=repairer,
+            auditor=auditor,
             clock=clock,
         )
-        listeners += [gossip.committed, services.counts.committed, projector.committed]
-        await queue.submit(Announce(config.agent.region, config.advertise, store.boot_number))
+        listeners += [
+            gossip.committed,
+            services.leaving.committed,
+            services.counts.committed,
+            projector.committed,
+            repairer.committed,
+        ]
+        announced = await _announce(config, queue)
         await parts.enter_async_context(_serving(services, listening))
         log.info("agent is up", agent=config.name, ring=config.ring.name, url=config.advertise)
         async with asyncio.TaskGroup() as loops:
-            loops.create_task(queue.watch())
-            loops.create_task(projector.run())
-            loops.create_task(gossip.run())
-            loops.create_task(_watch_disk(config, queue))
-            loops.create_task(rank_store.run())
+            running = (projector, gossip, rank_store, shelf, repairer, auditor)
+            watching = queue.watch(), readers.watch(), _watch_disk(config, queue)
+            for loop in (*watching, *(part.run() for part in running)):
+                loops.create_task(loop)
+            loops.create_task(_end_when_left(services.leaving))
+            loops.create_task(_announce_again(config, queue, announced))
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the data folder: two processes on one file would write one incarnation's slots.
+def _repairing(
+    parts: AsyncExitStack,
+    peers: Peers,
+    client: Client,
+    rank_store: RankStore,
+    projector: Projector,
+) -> tuple[Ranges, Repairer, Auditor]:
+    """What looks at cells again, with readers of its own."""
+    readers = Readers(peers.config.agent.data_dir / DATABASE)
+    parts.callback(readers.close)
+    ranges = Ranges(peers, client, readers)
+    repairer = Repairer(peers, ranges, readers, peers.config.repair)
+    auditor = Auditor(peers, repairer, ranges, readers, rank_store.reads, projector, peers.now_ms)
+    return ranges, repairer, auditor
 
-    Raises:
-        StoreError: another process holds it, or it can't be made.
-    """
+
+async def _announce(config: Config, queue: CommitQueue) -> bool:
+    """Tell the ring of this agent; whether that could be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-    except OSError as error:
-        raise StoreError(f"{folder}: can't be used: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(f"{folder}: another agent is running on it") from None
-        yield
-    finally:
-        os.close(handle)
+        await queue.submit(Announce(config.agent.region, config.advertise))
+    except (Refused, Indefinite) as error:
+        log.warning("the ring is not told of this agent yet", error=str(error))
+        return False
+    return True
 
 
-def _fresh_identity(config: Config) -> Identity:
-    """The identity that a new file gets; an existing one keeps its own."""
-    return Identity(
-        ring=config.ring.name,
-        agent=config.name,
-        region=config.agent.region,
-        inc=incarnation.mint(physical_ms(), secrets.randbits(incarnation.RANDOM_BITS)),
-        log=secrets.randbits(62) + 1,
-    )
+async def _announce_again(config: Config, queue: CommitQueue, done: bool) -> None:
+    """Tell it once the disk has room, or the agent's own cell is mended: both need it to run."""
+    while not done:
+        await asyncio.sleep(ANNOUNCE_AGAIN_S)
+        done = await _announce(config, queue)
+
+
+async def _end_when_left(leaving: Leaving) -> None:
+    """An agent that has left the ring ends as after a signal: cleanly, with exit code 0."""
+    await leaving.run()
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _physical_clock(config: Config) -> Callable[[], int]:
+    """The agent's physical clock; shifted where a test wants it."""
+    shift_ms = config.agent.clock_shift_ms
+    return (lambda: physical_ms() + shift_ms) if shift_ms else physical_ms
+
+
+def _fresh_identity(config: Config, above: int) -> Identity:
+    """The identity that a new file gets, its incarnation above another one's."""
+    inc, log_id = mint_identity(physical_ms() + config.agent.clock_shift_ms, above)
+    return Identity(config.ring.name, config.name, config.agent.region, inc, log_id)
+
+
+def _ending(
+    folder: Path, store: SqliteStore
+) -> Callable[[type[BaseException] | None, object, object], None]:
+    """What notes a clean end, after everything was answered and stored."""
+
+    def end(kind: type[BaseException] | None, _error: object, _trace: object) -> None:
+        if kind is None or issubclass(kind, asyncio.CancelledError):
+            life = store.life
+            try:
+                write_token(folder, Token(life.log, life.boot, file_id(store.path)))
+                store.end()
+            except (OSError, sqlite3.Error) as error:
+                log.warning("the end was not noted; the next start mints", why=str(error))
+
+    return end
 
 
 def _manual_clock(config: Config, committer: Committer) -> ManualClock | None:
@@ -218,10 +332,13 @@ async def _watch_disk(config: Config, queue: CommitQueue) -> None:
     least = config.agent.disk_free_min_bytes
     while True:
         free = (await asyncio.to_thread(shutil.disk_usage, config.agent.data_dir)).free
-        full = f"{free} bytes are free on the disk, {least} are needed" if free < least else ""
-        if full and not queue.refusing:
-            log.error("writes are refused", reason=full)
-        queue.refusing = full
+        if free >= least:
+            queue.refusing.pop("disk", None)
+        else:
+            full = f"{free} bytes are free on the disk, {least} are needed"
+            if "disk" not in queue.refusing:
+                log.error("writes are refused", reason=full)
+            queue.refusing["disk"] = Unavailable("busy", full, hint="free space on the disk")
         await asyncio.sleep(DISK_CHECK_S)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agent.boards.definition import Definition
 from agent.boards.entry import Entry
-from agent.boards.tally import Group
+from agent.boards.tally import Group, MemberKey
+from agent.crdt.cell import Row
+from agent.crdt.document import Status
+from agent.crdt.fingerprint import Change
 from agent.crdt.space import BOARDS_SPACE
 from agent.errors import Refused
-from agent.exchange import Chunk, VersionVector
+from agent.exchange import Boot, Chunk, VersionVector
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,91 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell the ring who this agent is, how it is reached, and as which boot it writes."""
+    """Tell the ring who this agent is, how it is reached, and as which process it writes."""
 
     region: str
     url: str
-    boot_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mint:
+    """Go on under a new incarnation and a new log id; the old ones are never written again."""
+
+    inc: int
+    log: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """Never write as an incarnation again, for this reason: if it is in use, another is minted."""
+
+    inc: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Remember the newest process of an incarnation: older ones are refused from now on."""
+
+    inc: int
+    boot: Boot
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The logs of all other members were read: nothing that this agent once knew is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMember:
+    """An operator's change of a ring member: its status moves on, or its URL is another one."""
+
+    name: str
+    status: Status | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """Cells from a removed agent's file, joined as this agent's own writes."""
+
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What is wrong with the sums over cells that are right themselves.
+
+    buckets: what to add to the kept sums of buckets; the root follows from `flips`.
+    flips, cells: what to add to the root, and to the number of cells.
+    members: whose totals are to be added up anew.
+    """
+
+    buckets: Mapping[int, Change] = field(default_factory=dict)
+    flips: int = 0
+    cells: int = 0
+    members: tuple[MemberKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """What damaged cells held, as peers have it; it takes the place of what stands there.
+
+    A cell that is damaged no more when its turn comes is joined like any other.
+    """
+
+    rows: tuple[Row, ...] = ()
+    correction: Correction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Cells that a peer holds and I do not, though I have read its log beyond them: joined.
+
+    Each one that changes my state is an alarm (`covered_changed`): an exchange would not bring it.
+    """
+
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +152,22 @@ class Singles:
     group: Group
 
 
-Operation: TypeAlias = Write | Define | Reset | Retire | Announce | Merge
+Operation: TypeAlias = (
+    Write
+    | Define
+    | Reset
+    | Retire
+    | Announce
+    | Burn
+    | Mint
+    | Fence
+    | Complete
+    | ChangeMember
+    | Import
+    | Mend
+    | Merge
+    | Repair
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +179,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class BoardChanged:
-    """Answer to Define, Reset and Retire: whether anything changed."""
+    """Answer to Define, Reset, Retire and what changes the ring: whether anything changed."""
 
     changed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Answer to a Merge: whether the chunk was contiguous, and how many cells it changed."""
+    """Answer to Merge, Import, Mend, Repair: whether it was joined, and how many cells changed."""
 
     joined: bool
     changed: int
@@ -125,11 +223,24 @@ def coalesced(operations: Sequence[Operation]) -> list[Operation | Singles]:
     return steps
 
 
+def writes(operation: Operation) -> bool:
+    """Whether an operation makes this agent's own changes, which need an incarnation to write as.
+
+    An `Announce` does only where it changes the member's cell: see agent/commit.py.
+    """
+    return not isinstance(
+        operation, Announce | Burn | Mint | Fence | Complete | Mend | Merge | Repair
+    )
+
+
 def changes_catalog(operation: Operation) -> bool:
-    """Whether later operations of the batch may meet another catalog than earlier ones."""
+    """Whether an operation is a transaction of its own: what comes after it may meet another
+    catalog, or write as another incarnation."""
     match operation:
-        case Define() | Reset() | Retire():
+        case Define() | Reset() | Retire() | Burn() | Mint() | Mend() | Repair():
             return True
+        case Import(rows):
+            return any(row.space == BOARDS_SPACE for row in rows)
         case Merge(_, chunk):
             return any(row.space == BOARDS_SPACE for row in chunk.rows)
         case _:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench import writes
 from bench.figures import Figure, show
+from bench.fingerprints import fingerprints
 from bench.links import links
 from bench.load import LoadError
 from bench.merges import merges
@@ -32,7 +33,7 @@ ON_ONE_AGENT: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "ranks": writes.ranks,
     "refill": refill,
 }
-GROUPS = (*ON_ONE_AGENT, "merges", "links")
+GROUPS = (*ON_ONE_AGENT, "merges", "fingerprints", "links")
 NEED_FILL = {"random", "ranks", "refill"}
 
 
@@ -50,6 +51,9 @@ async def run(folder: Path, scale: Scale, groups: set[str], console: Console) ->
     if "merges" in groups:
         console.print("measuring merges ...")
         figures += await asyncio.to_thread(merges, folder / "merges", scale)
+    if "fingerprints" in groups:
+        console.print("measuring fingerprints ...")
+        figures += await asyncio.to_thread(fingerprints, folder / "fingerprints", scale)
     if "links" in groups:
         console.print("measuring links ...")
         figures += await links(folder / "links", scale)

@@ -8,12 +8,13 @@ from pathlib import Path
 from random import Random
 
 from agent.boards.definition import Definition
-from agent.commit import Committer
+from agent.committer import Committer
 from agent.crdt.cell import Row
 from agent.crdt.incarnation import RANDOM_BITS, mint
 from agent.crdt.slot import Kind, slot_of_replica
 from agent.exchange import Boot, Chunk, ChunkLimits, Reply, Sender, build_chunk, vv_digest
 from agent.gossip import wire
+from agent.gossip.frame import frame
 from agent.operation import Define, Merge, Merged
 from agent.store.identity import Identity
 from agent.store.schema import open_reader
@@ -37,7 +38,7 @@ def merges(folder: Path, scale: Scale) -> list[Figure]:
     path = folder / "merges.db"
     store = SqliteStore(path, Identity("bench", "me", "me", inc, 1))
     try:
-        committer = Committer(store)
+        committer = Committer(store, lambda _now_ms, inc: (inc + 1, inc + 1))
         committer.run([Define("b", Definition(rule="sum", ties="member"))], AT_MS)
         space = committer.state.catalog.board("b").space
         slot = slot_of_replica(Kind.UP, mint(AT_MS, random.getrandbits(RANDOM_BITS)) + 1)
@@ -124,7 +125,7 @@ def _serve(path: Path, committer: Committer) -> float:
             chunk = build_chunk(snapshot, state.log, start, {}, {}, limits)
             reply = Reply(me, vv_digest(state.vv), None, chunk, None, AT_MS)
             reader.execute("ROLLBACK")
-            wire.frame(wire.pack_reply(reply))
+            frame(wire.pack_reply(reply))
             rows += len(chunk.rows)
             start = chunk.to
             if chunk.head:

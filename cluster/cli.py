@@ -10,8 +10,11 @@ from pathlib import Path
 import click
 
 from agent.errors import ConfigError, StoreError
+from cluster.commands.audit import audit
+from cluster.commands.backup import backup, import_rows, restore
 from cluster.commands.board import board
 from cluster.commands.call import CommandError
+from cluster.commands.chaos import chaos
 from cluster.commands.demo import demo
 from cluster.commands.ring import ring
 from cluster.commands.scores import add, counter, rank, score, top
@@ -54,7 +57,23 @@ def bench(arguments: tuple[str, ...]) -> None:
     raise SystemExit(done.returncode)
 
 
-for command in (add, board, counter, demo, rank, ring, score, simulate, top):
+COMMANDS = (
+    add,
+    audit,
+    backup,
+    board,
+    chaos,
+    counter,
+    demo,
+    import_rows,
+    rank,
+    restore,
+    ring,
+    score,
+    simulate,
+    top,
+)
+for command in COMMANDS:
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ system has one loopback address only (macOS), a cut parts all agents from each o
 from __future__ import annotations
 
 import asyncio
+import resource
 import secrets
 import shutil
 import signal
@@ -188,6 +189,27 @@ class LocalRing:
     def resume(self, name: str) -> None:
         """SIGCONT an agent that was paused."""
         self._signal(name, signal.SIGCONT)
+
+    def limit_files(self, name: str, size: int | None) -> None:
+        """Let an agent's files grow to `size` bytes at most, as on a disk that is full; None: any.
+
+        Linux only (`prlimit`): writes beyond fail, and go through again once the limit is lifted.
+        """
+        process = self.agents[name].process
+        assert process is not None, f"{name} does not run"
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        limit = hard if size is None else size
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, hard))
+
+    def use_redis(self, name: str, url: str) -> None:
+        """Have an agent that is not added yet use this Redis, instead of an embedded Valkey."""
+        self._redis_urls[name] = url
+
+    def change(self, name: str, section: str, field: str, value: Any) -> None:
+        """Change a setting of an agent; it takes effect at its next start."""
+        agent = self.agents[name]
+        agent.settings.setdefault(section, {})[field] = value
+        agent.write_config()
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         process = self.agents[name].process

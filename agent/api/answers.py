@@ -156,61 +156,6 @@ class RetiredAnswer(msgspec.Struct):
     retired: bool
 
 
-class CursorAnswer(msgspec.Struct):
-    """How far this agent has read another's log: (log id in hexadecimal, lsn)."""
-
-    log: str
-    lsn: int
-
-
-class ContactAnswer(msgspec.Struct):
-    """This agent's own contact with another one. Times are RFC 3339.
-
-    state: ok, suspect (5 s of silence) or down (30 s).
-    rows_behind: how many of this agent's changes the other has not confirmed.
-    clock_offset_ms: its clock minus this one's.
-    """
-
-    state: str
-    url: str
-    last_exchange: str | None
-    last_error: str
-    last_error_at: str | None
-    rows_behind: int | None
-    clock_offset_ms: int | None
-    exchanges: int
-    failures: int
-    bytes_sent: int
-    bytes_received: int
-
-
-class RingMemberAnswer(msgspec.Struct):
-    """One agent of the ring, as this agent sees it.
-
-    incarnations: in hexadecimal, each a writer of slots.
-    as_of, lag_ms: up to when this agent includes the other's writes.
-    cursor, contact: null for this agent itself, and before the first exchange.
-    """
-
-    name: str
-    region: str
-    url: str
-    status: str
-    incarnations: list[str]
-    as_of: str | None
-    lag_ms: int | None
-    cursor: CursorAnswer | None
-    contact: ContactAnswer | None
-
-
-class RingAnswer(msgspec.Struct):
-    """The ring as this agent sees it; `agent` is its own name."""
-
-    ring: str
-    agent: str
-    members: list[RingMemberAnswer]
-
-
 class HealthAnswer(msgspec.Struct):
     """The process is alive."""
 

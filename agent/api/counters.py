@@ -23,6 +23,5 @@ async def read_counter(call: Call) -> web.Response:
     fresh = services.freshness.of(state)
     fresh.require(call.query["max_lag_ms"])
     key = (state.catalog.board(COUNTERS).space, member)
-    totals = await services.readers.read(lambda snapshot: snapshot.totals_of([key]))
-    total = totals.get(key)
+    total = await services.readers.read(lambda snapshot: snapshot.total_checked(key))
     return call.answer(CounterAnswer(name, 0 if total is None else total.score, *fresh))

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
-from agent.commit import Commit
+from agent.committer import Commit
+
+# Words of a reason for a new incarnation (agent/identity.py and those who find one burnt at run
+# time), and the class that metrics count it under.
+REASONS = (
+    ("did not end cleanly", "unclean"),
+    ("identity token", "file"),
+    ("is a copy", "file"),
+    ("Redis", "redis"),
+    ("clock", "clock"),
+    ("did not answer", "unconfirmed"),
+    ("can't be asked", "unconfirmed"),
+    ("is agent '", "unconfirmed"),
+    ("process", "twin"),
+    ("an agent is called", "twin"),
+)
+OTHER_REASON = "behind"  # a member knows more of it than the file
+REASON_CLASSES = (*dict.fromkeys(name for _, name in REASONS), OTHER_REASON)
+
+
+def class_of(why: str) -> str:
+    """The class of a reason for which an incarnation was replaced."""
+    return next((name for words, name in REASONS if words in why), OTHER_REASON)
 
 
 class Counts:
@@ -10,6 +32,9 @@ class Counts:
 
     accepted, refused: entries, by what became of their request.
     rows, covered_changed, forked, peer_ahead: of commits (agent/apply.py); the last three stay 0.
+    damaged: how often a cell was met that does not hold what was written to it.
+    minted: incarnations that this process has begun, by the class of the reason.
+    why_minted: the reason of the newest one; empty without one.
     """
 
     def __init__(self) -> None:
@@ -19,6 +44,9 @@ class Counts:
         self.covered_changed = 0
         self.forked = 0
         self.peer_ahead = 0
+        self.damaged = 0
+        self.minted = dict.fromkeys(REASON_CLASSES, 0)
+        self.why_minted = ""
         self.requests: dict[str, list[int]] = {}
 
     def of(self, route: str) -> list[int]:
@@ -31,3 +59,7 @@ class Counts:
         self.covered_changed += commit.alarms.covered_changed
         self.forked += commit.alarms.forked
         self.peer_ahead += commit.alarms.peer_ahead
+        self.damaged += len(commit.damaged)
+        if commit.minted:
+            self.minted[class_of(commit.minted)] += 1
+            self.why_minted = commit.minted

@@ -21,7 +21,14 @@ from agent.boards.definition import COUNTERS
 from agent.boards.entry import BoardEntry, Entry
 from agent.boards.tally import Group
 from agent.commit import Receipt
-from agent.errors import EntryError, Malformed, NotFound, Refused
+from agent.errors import (
+    EntryError,
+    Malformed,
+    NotFound,
+    NotReplicated,
+    Refused,
+    Unavailable,
+)
 from agent.limits import BATCH_ENTRIES_MAX
 from agent.operation import Write, Written
 
@@ -220,13 +227,45 @@ def _name_counter(error: Refused, names: list[str]) -> None:
 async def _submit(call: Call, entries: int, *groups: Group) -> Receipt:
     """Have entries counted, all or none."""
     services = call.services
+    ack = call.query["ack"]
+    if ack not in ("local", "replicated"):
+        raise Malformed(f"ack: {ack[:20]!r} is neither 'local' nor 'replicated'")
     try:
+        _check_clock(call, groups)
         receipt = await services.queue.submit(Write(groups))
     except Refused:
         services.counts.refused += entries
         raise
     services.counts.accepted += entries
+    if ack == "replicated":
+        state, timeout_s = receipt.state, services.config.gossip.replicated_s
+        if not await services.peers.replicated(state.inc, state.seq, timeout_s):
+            raise NotReplicated(
+                f"stored in this region; no other one has confirmed it within {timeout_s:g} s",
+                hint="it will be replicated; to send it again would count it twice",
+            )
     return receipt
+
+
+def _check_clock(call: Call, groups: Sequence[Group]) -> None:
+    """Refuse entries whose time this agent would have to give, where its clock is far off.
+
+    Raises:
+        Unavailable: (`clock_off`)
+    """
+    off_ms = call.services.peers.clock_off_ms()
+    if not off_ms:
+        return
+    for group in groups:
+        board = call.services.queue.state.catalog.find(group.board)
+        latest = board is not None and board.definition and board.definition.rule == "latest"
+        if latest and any(entry.at is None for entry in group.entries):
+            raise Unavailable(
+                "clock_off",
+                f"this agent's clock is {off_ms / 1000:+.0f} s off the median of the other agents',"
+                f" and board {group.board!r} goes by time",
+                hint="set the machine's clock; entries with an `at` of their own are taken",
+            )
 
 
 def _scores(receipt: Receipt) -> tuple[list[int], ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from agent.apply import State
 from agent.boards.entry import rfc3339
 from agent.errors import Unavailable
+from agent.state import State
 
 
 class Freshness(NamedTuple):
@@ -64,7 +64,7 @@ class FreshnessCache:
         now_ms = self._now_ms()
         made_ms, times, ring = self._made_for
         if made_ms != now_ms or times is not state.times or ring is not state.ring:
-            as_of = state.ring.as_of(state.times, state.agent, now_ms)
+            as_of = state.as_of(now_ms)
             self._made = freshness_of(as_of, now_ms)
             self._made_for = (now_ms, state.times, state.ring)
         return self._made

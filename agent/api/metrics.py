@@ -11,12 +11,22 @@ from dataclasses import fields
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent.api.ring_metrics import ring_metrics
 from agent.api.services import Services
 from agent.gossip.link import PeerStatus
+from agent.gossip.mending import RepairCounts
+from agent.gossip.repair import DIVERGED_TIMES
 from agent.projection.status import Phase
 
 PEER_COUNTS = ("exchanges", "failures", "bytes_sent", "bytes_received")
-PEER_GAUGES = ("rows_behind", "cursor_lsn", "clock_offset_ms", "last_success_ms")
+PEER_GAUGES = (
+    "rows_behind",
+    "rows_left",
+    "rows_per_s",
+    "cursor_lsn",
+    "clock_offset_ms",
+    "last_success_ms",
+)
 
 
 class AgentCollector(Collector):
@@ -30,11 +40,13 @@ class AgentCollector(Collector):
         yield from self._requests()
         yield from self._commits()
         yield from self._projection()
-        yield from _peers(self._services.peers())
+        yield from ring_metrics(self._services)
+        yield from _peers(self._services.peers.status())
+        yield from self._repair()
         refused = CounterMetricFamily(
             "tallyring_exchanges_refused", "Peers' messages refused, by reason.", labels=["reason"]
         )
-        for reason, count in sorted(self._services.refusals().items()):
+        for reason, count in sorted(self._services.peers.refused.items()):
             refused.add_metric([reason], count)
         yield refused
 
@@ -63,13 +75,6 @@ class AgentCollector(Collector):
         counts, queue = self._services.counts, self._services.queue
         state = queue.state
         yield _counter("tallyring_rows_changed", "Cells changed by commits.", counts.rows)
-        alarms = CounterMetricFamily(
-            "tallyring_alarms", "What must never happen; each must stay 0.", labels=["alarm"]
-        )
-        alarms.add_metric(["covered_changed"], counts.covered_changed)
-        alarms.add_metric(["forked"], counts.forked)
-        alarms.add_metric(["peer_ahead"], counts.peer_ahead)
-        yield alarms
         waiting = "Entries and rows that wait to be committed."
         yield _gauge("tallyring_queue_waiting", waiting, queue.waiting_cost)
         yield _gauge("tallyring_seq", "Commits of this incarnation.", state.seq)
@@ -94,6 +99,18 @@ class AgentCollector(Collector):
             count = getattr(status.counts, field.name)
             yield _counter(f"tallyring_projection_{field.name}", f"Projector: {field.name}.", count)
 
+    def _repair(self) -> Iterator[Metric]:
+        repairer, peers = self._services.repairer, self._services.peers
+        wrong = "Cells here that do not hold what was written to them, not mended yet."
+        yield _gauge("tallyring_damaged_cells", wrong, len(peers.damaged))
+        differing = sum(link.diverged >= DIVERGED_TIMES for link in peers.links.values())
+        text = "Peers that claim the same writes and have other cells."
+        yield _gauge("tallyring_diverged_peers", text, differing)
+        counts = RepairCounts() if repairer is None else repairer.counts
+        for field in fields(counts):
+            count = getattr(counts, field.name)
+            yield _counter(f"tallyring_repair_{field.name}", f"Repair: {field.name}.", count)
+
 
 def _peers(peers: Iterable[PeerStatus]) -> Iterator[Metric]:
     named = [peer for peer in peers if peer.name]
@@ -105,10 +122,14 @@ def _peers(peers: Iterable[PeerStatus]) -> Iterator[Metric]:
     for name in PEER_GAUGES:
         gauge = GaugeMetricFamily(f"tallyring_peer_{name}", f"Gossip: {name}.", labels=["peer"])
         for peer in named:
-            value = getattr(peer, name)
+            value = _of_cursor(peer) if name == "cursor_lsn" else getattr(peer, name)
             if value is not None:
                 gauge.add_metric([peer.name], value)
         yield gauge
+
+
+def _of_cursor(peer: PeerStatus) -> int | None:
+    return None if peer.cursor is None else peer.cursor.lsn
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

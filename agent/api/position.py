@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from agent.apply import State
 from agent.errors import Malformed
 from agent.limits import INT64_MAX
+from agent.state import State
 
 _FORM = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})")
 

@@ -11,6 +11,7 @@ from agent.errors import (
     MethodNotAllowed,
     NotRanked,
     Refused,
+    StoreError,
     TallyringError,
     Unauthorized,
 )
@@ -26,7 +27,12 @@ CODES = {
     "unknown_window": 404,
     "not_ranked": 404,
     "method_not_allowed": 405,
+    "unknown_agent": 404,
+    "removed": 403,
     "board_conflict": 409,
+    "fork": 409,
+    "leaving": 409,
+    "ring_conflict": 409,
     "too_large": 413,
     "unsupported_media": 415,
     "out_of_range": 422,
@@ -34,9 +40,11 @@ CODES = {
     "tie_budget": 422,
     "internal": 500,
     "busy": 503,
+    "clock_off": 503,
     "too_stale": 503,
     "rebuilding": 503,
     "rank_store_down": 503,
+    "not_replicated": 504,
 }
 """Every code of the public routes, and its status. Codes are stable: docs/errors.md."""
 
@@ -87,6 +95,8 @@ def problem_of(error: Exception) -> Problem:
         case Indefinite():
             hint = error.hint or "a retry of `best` and `latest` entries is safe"
             problem = _problem(error.code, error.title, error.status, error.detail, hint)
+        case StoreError():  # of a read: nothing was to be stored
+            return _problem("busy", "Not available now", 503, str(error), "")
         case TallyringError():
             problem = _problem("internal", "Internal error", 500, str(error), "")
         case _:

@@ -18,13 +18,13 @@ from agent.api.freshness import freshness_of
 from agent.api.route import Call
 from agent.api.services import Services
 from agent.api.waiting import wait_ranked
-from agent.apply import State
 from agent.boards import body
 from agent.boards.catalog import Board
 from agent.boards.entry import name_bytes, rfc3339
 from agent.boards.standing import Standing, standing_of
 from agent.errors import NotRanked, Unavailable
 from agent.projection.reads import Ranked
+from agent.state import State
 from agent.store.snapshot import SqliteSnapshot
 
 RANK_WAIT_S = 0.5
@@ -91,7 +91,10 @@ async def ranks_of(
     found = {}
     try:
         async with asyncio.timeout(RANK_WAIT_S):
-            if await services.projector.wait_for(board_name, RANK_WAIT_S, lsn=state.lsn):
+            stamp = (state.inc, state.seq)  # where another agent of the region projects
+            if await services.projector.wait_for(
+                board_name, RANK_WAIT_S, lsn=state.lsn, stamp=stamp
+            ):
                 for member in members:
                     entry = (await services.ranks.member(board, member, 0)).entry
                     if entry is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from agent.api.auditor import Auditor
 from agent.api.auth import Auth
 from agent.api.bodies import Arriving
 from agent.api.clock import ManualClock
@@ -14,7 +15,9 @@ from agent.api.counts import Counts
 from agent.api.freshness import FreshnessCache
 from agent.commit import CommitQueue
 from agent.config import Config
-from agent.gossip.link import PeerStatus
+from agent.gossip.leaving import Leaving
+from agent.gossip.peers import Peers
+from agent.gossip.repair import Repairer
 from agent.limits import PEER_ARRIVING_BYTES_MAX
 from agent.projection.projector import Projector
 from agent.projection.reads import Ranks
@@ -26,9 +29,10 @@ class Services:
     """What the routes need of the agent's other parts.
 
     now_ms: the physical clock, for `as_of`.
-    exchange: answers a peer's message with (HTTP status, content type, body).
+    answer: answers a peer's call with (HTTP status, content type, body).
     peers: this agent's contact with the others.
-    refusals: how many messages of peers were refused, by reason.
+    leaving: this agent's own way out of the ring.
+    repairer, auditor: what looks at cells again; None where there is no gossip.
     clock: where the time of entries is set by hand; None with the system's clock.
     registry: where /metrics collects; the routes add theirs when the application is made.
     counts: what the routes count; its `committed` wants to be told of each commit.
@@ -41,9 +45,11 @@ class Services:
     ranks: Ranks
     projector: Projector
     now_ms: Callable[[], int]
-    exchange: Callable[[bytes], Awaitable[tuple[int, str, bytes]]]
-    peers: Callable[[], Sequence[PeerStatus]]
-    refusals: Callable[[], Mapping[str, int]]
+    answer: Callable[[bytes], Awaitable[tuple[int, str, bytes]]]
+    peers: Peers
+    leaving: Leaving
+    repairer: Repairer | None = None
+    auditor: Auditor | None = None
     clock: ManualClock | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     counts: Counts = field(default_factory=Counts)

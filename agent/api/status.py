@@ -36,7 +36,8 @@ async def health(call: Call) -> web.Response:
 
 async def ready(call: Call) -> web.Response:
     """GET /readyz: 200, or 503 with the reasons. A ring that can't be reached is none of them."""
-    reasons = [*await _store_reasons(call), *_rank_reasons(call)]
+    closed = [f"writes: {e.code}: {e.detail}" for e in call.services.queue.closed.values()]
+    reasons = [*await _store_reasons(call), *_rank_reasons(call), *closed]
     return call.answer(ReadyAnswer(not reasons, reasons), 503 if reasons else 200)
 
 

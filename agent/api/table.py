@@ -5,7 +5,19 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from agent.api import answers, boards, counters, entries, ranks, ring, status
+from agent.api import (
+    answers,
+    audit,
+    boards,
+    counters,
+    entries,
+    members,
+    quarantine,
+    ranks,
+    ring,
+    ring_answers,
+    status,
+)
 from agent.api.openapi import document
 from agent.api.route import Call, Query, Route
 from agent.boards.definition import Definition
@@ -18,10 +30,14 @@ MAX_LAG = Query("max_lag_ms", "integer", "refuse an answer that is staler than t
 OFFSET = Query("offset", "integer", "how many to leave out from the beginning", 0)
 LIMIT = Query("limit", "integer", "how many to show", 100, 1, PAGE_MEMBERS_MAX)
 NEIGHBORS = Query("neighbors", "integer", "how many to show on each side", 0, 0, NEIGHBORS_MAX)
+ACK = Query("ack", "string", "`local`, or `replicated`: another region durably has it", "local")
 RANK = Query("rank", "boolean", "wait for the ranks of up to 100 entries, at most 500 ms", False)
 PREVIEW = Query("preview", "boolean", "say what would change, and change nothing", False)
 
-WRITE_CODES = ("unknown_board", "out_of_range", "grow_only")
+# What a write meets beside what is wrong with it.
+CLOSED_CODES = ("removed", "leaving", "fork")
+ACK_CODES = ("not_replicated", *CLOSED_CODES)
+WRITE_CODES = ("unknown_board", "out_of_range", "grow_only", "clock_off", *ACK_CODES)
 RANK_CODES = ("unknown_board", "unknown_window", "too_stale", "rebuilding", "rank_store_down")
 
 
@@ -39,7 +55,8 @@ ROUTES: tuple[Route, ...] = (
         "Add to a counter.",
         answers.CounterAnswer,
         (entries.CounterAdd,),
-        codes=("out_of_range",),
+        query=(ACK,),
+        codes=("out_of_range", *ACK_CODES),
     ),
     Route(
         "GET",
@@ -49,7 +66,7 @@ ROUTES: tuple[Route, ...] = (
         "Read a counter.",
         answers.CounterAnswer,
         query=(AFTER, MAX_LAG),
-        codes=("too_stale",),
+        codes=("too_stale", "busy"),
     ),
     Route(
         "POST",
@@ -59,7 +76,8 @@ ROUTES: tuple[Route, ...] = (
         "Add to several counters, all or none.",
         answers.CountersAnswer,
         (entries.CounterBatch,),
-        codes=("out_of_range",),
+        query=(ACK,),
+        codes=("out_of_range", *ACK_CODES),
     ),
     Route(
         "POST",
@@ -69,7 +87,7 @@ ROUTES: tuple[Route, ...] = (
         "Write one entry, or a batch, all or none.",
         answers.WriteAnswer,
         (Entry, entries.EntryBatch),
-        query=(RANK,),
+        query=(RANK, ACK),
         codes=WRITE_CODES,
     ),
     Route(
@@ -80,6 +98,7 @@ ROUTES: tuple[Route, ...] = (
         "Write entries of several boards, all or none.",
         answers.WriteAnswer,
         (entries.BoardEntryBatch,),
+        query=(ACK,),
         codes=WRITE_CODES,
     ),
     Route(
@@ -111,7 +130,7 @@ ROUTES: tuple[Route, ...] = (
         answers.BoardAnswer,
         (Definition,),
         query=(PREVIEW,),
-        codes=("board_conflict", "out_of_range", "tie_budget"),
+        codes=("board_conflict", "out_of_range", "tie_budget", *CLOSED_CODES),
     ),
     Route(
         "GET",
@@ -129,7 +148,7 @@ ROUTES: tuple[Route, ...] = (
         "admin",
         "Retire a board: it takes no entries and has no ranks until it is defined anew.",
         answers.RetiredAnswer,
-        codes=("unknown_board", "board_conflict"),
+        codes=("unknown_board", "board_conflict", *CLOSED_CODES),
     ),
     Route(
         "POST",
@@ -140,7 +159,7 @@ ROUTES: tuple[Route, ...] = (
         answers.BoardAnswer,
         (Definition,),
         body_required=False,
-        codes=("unknown_board", "board_conflict", "out_of_range", "tie_budget"),
+        codes=("unknown_board", "board_conflict", "out_of_range", "tie_budget", *CLOSED_CODES),
     ),
     Route(
         "GET",
@@ -157,7 +176,68 @@ ROUTES: tuple[Route, ...] = (
         ring.show_ring,
         "read",
         "The ring as this agent sees it.",
-        answers.RingAnswer,
+        ring_answers.RingAnswer,
+    ),
+    Route(
+        "POST",
+        "/v1/ring/leave",
+        members.leave,
+        "admin",
+        "Have this agent leave the ring, once everybody has everything that it has.",
+        ring_answers.MemberChangeAnswer,
+        (members.LeaveRequest,),
+        body_required=False,
+        codes=("ring_conflict", "removed"),
+    ),
+    Route(
+        "POST",
+        "/v1/ring/members/{name}/remove",
+        members.remove,
+        "admin",
+        "Remove a dead agent from the ring, for ever.",
+        ring_answers.MemberChangeAnswer,
+        (members.RemoveRequest,),
+        body_required=False,
+        codes=("unknown_agent", "ring_conflict"),
+    ),
+    Route(
+        "PUT",
+        "/v1/ring/members/{name}/url",
+        members.readdress,
+        "admin",
+        "Tell the ring under which URL an agent is reached.",
+        ring_answers.MemberChangeAnswer,
+        (members.UrlChange,),
+        codes=("unknown_agent", "ring_conflict", "removed"),
+    ),
+    Route(
+        "POST",
+        "/v1/ring/import",
+        quarantine.import_rows,
+        "admin",
+        "Take over cells of a removed agent's file, as this agent's own writes.",
+        quarantine.ImportAnswer,
+        (quarantine.ImportRows,),
+        codes=("fork",),
+    ),
+    Route(
+        "POST",
+        "/v1/audit",
+        audit.start_audit,
+        "admin",
+        "Compare everything with the other agents and with Redis; mend it if that is wanted.",
+        audit.AuditAnswer,
+        (audit.AuditRequest,),
+        body_required=False,
+        codes=("unknown_board",),
+    ),
+    Route(
+        "GET",
+        "/v1/audit",
+        audit.show_audit,
+        "admin",
+        "How far the newest audit is, and what it found.",
+        audit.AuditAnswer,
     ),
     Route(
         "POST",
@@ -183,10 +263,10 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/openapi.json", show_openapi, "read", "This document."),
     Route(
         "POST",
-        "/v1/peer/exchange",
-        ring.exchange,
+        "/v1/peer",
+        ring.peer,
         None,
-        "For agents of the ring: one exchange, framed and proven as docs/protocol.md says.",
+        "For agents of the ring: one call, framed and proven as docs/protocol.md says.",
         codes=("too_large",),
         media="application/octet-stream",
     ),

@@ -11,9 +11,12 @@ EPOCH_MS = 1_704_067_200_000  # 2024-01-01T00:00:00Z
 RANDOM_BITS = 22
 
 
-def mint(now_ms: int, random_bits: int) -> int:
-    """A new incarnation. `random_bits` are RANDOM_BITS bits from the caller's generator."""
-    ms: int = max(now_ms - EPOCH_MS, 1) % 2**41
+def mint(now_ms: int, random_bits: int, above: int = 0) -> int:
+    """A new incarnation, greater than `above` also where the clock is behind.
+
+    `random_bits` are RANDOM_BITS bits from the caller's generator.
+    """
+    ms: int = max(now_ms - EPOCH_MS, 1, (above >> RANDOM_BITS) + 1) % 2**41
     low_bits: int = random_bits % 2**RANDOM_BITS
     return (ms << RANDOM_BITS) | low_bits
 

@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent.errors import ExchangeRefused
 from agent.exchange import Boot, Sender
-from agent.gossip.wire import PROOF_BYTES, Frame, frame
+from agent.gossip.frame import PROOF_BYTES, Frame, frame
+from agent.gossip.link import SUSPECT_S
 
-CALLERS_MAX = 4096  # incarnations remembered; each has proven the secret
+CALLERS_MAX = 4096  # processes remembered; each has proven the secret
+NUMBERS_BEHIND_MAX = 1024  # how far calls of one process may pass each other on the way
+TWIN_RETURNS = 3  # one may be a late message of a process that was followed by another
 
 
-def seal(secret: bytes, context: bytes, payload: bytes) -> bytes:
+def seal(secret: bytes, context: bytes, payload: bytes, flags: int = 0) -> bytes:
     """The message for a payload, with its proof for this context."""
-    head, payload = frame(payload)
+    head, payload = frame(payload, flags)
     return head + _proof(secret, context, head, payload) + payload
 
 
@@ -60,44 +64,86 @@ def _proof(secret: bytes, context: bytes, head: bytes, payload: bytes) -> bytes:
 
 
 @dataclass(slots=True)
-class _Caller:
-    boot: Boot
+class _Process:
+    """A process that has called: its highest number, when it last did, how often it took over.
+
+    seen: which of the NUMBERS_BEHIND_MAX numbers up to the highest one were here, as bits.
+    """
+
     number: int
+    heard_s: float
+    returns: int = 0
+    seen: int = 0
+
+    def take(self, number: int) -> bool:
+        """Take in a number; returns whether it is new. Calls in flight may pass each other."""
+        behind = self.number - number
+        if behind < 0:
+            kept = self.seen << -behind if -behind < NUMBERS_BEHIND_MAX else 0
+            self.seen = (kept | 1) % 2**NUMBERS_BEHIND_MAX
+            self.number = number
+            return True
+        if behind >= NUMBERS_BEHIND_MAX or self.seen >> behind & 1:
+            return False
+        self.seen |= 1 << behind
+        return True
 
 
 class Callers:
-    """Which processes have called, and the highest number of each: refuses replays."""
+    """Which processes have called: refuses replays and older processes, and notices twins."""
 
     def __init__(self) -> None:
-        self._callers: dict[tuple[str, int], _Caller] = {}
+        self._processes: dict[tuple[str, int], _Process] = {}
+        self._latest: dict[str, int] = {}
 
-    def admit(self, sender: Sender, number: int) -> None:
+    def admit(self, sender: Sender, number: int, fences: Mapping[int, Boot], now_s: float) -> None:
         """Accept a proven message once.
 
+        Args:
+            fences: by incarnation, its newest process that was heard of.
+            now_s: of a clock that only goes on.
+
         Raises:
-            ExchangeRefused: `replay` for a number that does not rise, `stale_boot` for an older
+            ExchangeRefused: `replay` for a number that was here, `stale_boot` for an older
                 process of the same incarnation, `fork` for a second one with the same boot number.
         """
-        key = (sender.agent, sender.inc)
-        known = self._callers.pop(key, None)
-        if known is not None:
-            self._callers[key] = known
-            if sender.boot.number < known.boot.number:
-                raise ExchangeRefused(
-                    "stale_boot",
-                    f"boot {sender.boot.number} of agent {sender.agent!r} is over: boot"
-                    f" {known.boot.number} has been here",
-                )
-            if sender.boot.number == known.boot.number:
-                if sender.boot.nonce != known.boot.nonce:
-                    raise ExchangeRefused(
-                        "fork",
-                        f"two processes write as agent {sender.agent!r}, incarnation"
-                        f" {sender.inc:x}: stop one and give it a data_dir of its own",
-                    )
-                if number <= known.number:
-                    raise ExchangeRefused("replay", f"message {number} was here before")
-        self._callers.pop(key, None)
-        self._callers[key] = _Caller(sender.boot, number)
-        if len(self._callers) > CALLERS_MAX:
-            del self._callers[next(iter(self._callers))]
+        about = (sender.agent, sender.inc, "")
+        fence = fences.get(sender.inc)
+        if fence is not None and sender.boot.number < fence.number:
+            raise ExchangeRefused(
+                "stale_boot",
+                f"boot {sender.boot.number} of agent {sender.agent!r} is over: boot"
+                f" {fence.number} of its incarnation {sender.inc:x} has been here",
+                about=about,
+            )
+        if fence is not None and sender.boot < fence:
+            raise ExchangeRefused(
+                "fork",
+                f"two processes write as agent {sender.agent!r}, incarnation {sender.inc:x}:"
+                " stop one and give it a name and a data_dir of its own",
+                about=about,
+            )
+        key = (sender.agent, sender.boot.nonce)
+        known = self._processes.pop(key, None) or _Process(-1, now_s)
+        self._processes[key] = known
+        if not known.take(number):
+            raise ExchangeRefused("replay", f"message {number} was here before")
+        known.heard_s = now_s
+        if self._latest.get(sender.agent, sender.boot.nonce) != sender.boot.nonce:
+            known.returns += 1
+        self._latest[sender.agent] = sender.boot.nonce
+        if len(self._processes) > CALLERS_MAX:
+            del self._processes[next(iter(self._processes))]
+
+    def twin(self, sender: Sender) -> bool:
+        """Whether the sender and another process of its name call in turn: both are alive."""
+        return self._processes[sender.agent, sender.boot.nonce].returns >= TWIN_RETURNS
+
+    def other_lately(self, sender: Sender, now_s: float) -> bool:
+        """Whether another process of the sender's name has called within the last seconds."""
+        return any(
+            name == sender.agent
+            and nonce != sender.boot.nonce
+            and now_s - process.heard_s < SUSPECT_S
+            for (name, nonce), process in self._processes.items()
+        )

@@ -59,6 +59,14 @@ class RankClient:
                     pipeline.hgetall(key)
                 return await pipeline.execute()
 
+    async def existing(self, keys: Sequence[str]) -> list[bool]:
+        """Whether each key is there, in one round trip."""
+        async with asyncio.timeout(self._timeout_s):
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for key in keys:
+                    pipeline.exists(key)
+                return [bool(found) for found in await pipeline.execute()]
+
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()

@@ -28,6 +28,14 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Make this watermark, of another log, mine; its boards are served while mine are filled."""
+
+    watermark: Watermark
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rebuild:
     """Fill everything anew, in place of what was found."""
 
@@ -40,6 +48,7 @@ class Wait:
 
     watermark: Watermark
     rebuilding: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +58,19 @@ class Refuse:
     reason: str
 
 
-Decision: TypeAlias = Follow | Rebuild | Wait | Refuse
+Decision: TypeAlias = Follow | TakeOver | Rebuild | Wait | Refuse
 
 
-def decide(live: Fields, progress: Fields, me: Claim, newest_lsn: int, now_ms: int) -> Decision:
+def decide(
+    live: Fields, progress: Fields, me: Claim, newest_lsn: int, *, lapsed: bool, deposed: bool
+) -> Decision:
     """What to do about the watermark and the progress of a rebuild, as found.
 
     Args:
         newest_lsn: the head of my log.
-        now_ms: the time against which leases are compared.
+        lapsed: what was found has not changed for as long as a lease lasts.
+        deposed: I have projected this log before, in this process. Then another log of my own name
+            is not what I left behind: somebody else runs under my name now.
     """
     for found in (live, progress):
         ring, region, *_ = guard_in(found)
@@ -68,25 +81,37 @@ def decide(live: Fields, progress: Fields, me: Claim, newest_lsn: int, now_ms: i
             )
     if not live:
         rebuild = watermark_in(progress)
-        if rebuild is not None and _held(rebuild, me, now_ms):
-            return Wait(rebuild, rebuilding=True)
+        if rebuild is not None and not lapsed and _is_rival(rebuild, me, deposed=deposed):
+            return Wait(rebuild, rebuilding=True, reason=_holder(rebuild, me))
         return Rebuild("there is no watermark")
     watermark = watermark_in(live)
     if watermark is None:
         return Rebuild("the watermark can't be read")
-    if _held(watermark, me, now_ms):
-        return Wait(watermark, rebuilding=False)
-    if watermark.claim.agent != me.agent:
-        return Rebuild(f"the lease of agent {watermark.claim.agent!r} is over")
-    if watermark.claim.log != me.log:
-        return Rebuild("the watermark is of another log of this agent")
+    if not lapsed and _is_rival(watermark, me, deposed=deposed):
+        return Wait(watermark, rebuilding=False, reason=_holder(watermark, me))
     if watermark.code != CODE_VERSION:
         return Rebuild(f"filled by code version {watermark.code}, this is {CODE_VERSION}")
+    if watermark.claim.agent != me.agent:
+        return TakeOver(watermark, f"the lease of agent {watermark.claim.agent!r} is over")
+    if watermark.claim.log != me.log:
+        return TakeOver(watermark, "the watermark is of another log of this agent")
     if watermark.lsn > newest_lsn:
-        return Rebuild(f"the watermark, {watermark.lsn}, is beyond my log, {newest_lsn}")
+        return TakeOver(
+            watermark, f"the watermark, {watermark.lsn}, is beyond my log, {newest_lsn}"
+        )
     return Follow(watermark)
 
 
-def _held(watermark: Watermark, me: Claim, now_ms: int) -> bool:
-    """Whether another agent's lease still holds."""
-    return watermark.claim.agent != me.agent and watermark.lease_until_ms > now_ms
+def _is_rival(watermark: Watermark, me: Claim, *, deposed: bool) -> bool:
+    """Whether somebody else wrote it and has not given the lease up."""
+    other = watermark.claim.agent != me.agent or (deposed and watermark.claim.log != me.log)
+    return other and watermark.lease_until_ms > 0
+
+
+def _holder(watermark: Watermark, me: Claim) -> str:
+    if watermark.claim.agent == me.agent:
+        return (
+            f"another process projects under the name of this agent, {me.agent!r}:"
+            " stop one of the two"
+        )
+    return f"agent {watermark.claim.agent!r} holds the lease"

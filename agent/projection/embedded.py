@@ -110,7 +110,11 @@ class EmbeddedValkey:
                     f"the embedded Valkey did not start on port {self.port}",
                     hint=f"see {self._folder / 'valkey.log'}",
                 )
-        await asyncio.to_thread(self._port_file.write_text, f"{self.port}\n")
+        try:
+            await asyncio.to_thread(self._port_file.write_text, f"{self.port}\n")
+        except OSError as error:  # this process's server ends with it
+            await self.stop()
+            raise ConfigError("agent.data_dir", f"{self._port_file}: {error.strerror}") from error
 
     async def run(self) -> None:
         """Restart the server whenever it dies; returns after `stop`."""

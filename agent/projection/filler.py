@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
 from functools import partial
 
 from agent.projection.keys import BOARDS_PATTERN, COUNTER_PREFIX, COUNTERS_PATTERN
@@ -55,7 +53,7 @@ class Filler:
         Nothing that is read here is written after the log was looked at again: by then it might
         be older than what the log says.
         """
-        chunk = await self._read(filling, filling.after)
+        chunk = await self._link.keep(partial(self._read, filling, filling.after))
         for left in range(SCAN_CHUNKS, 0, -1):
             if filling.total is None:
                 filling.total = chunk.total
@@ -66,7 +64,8 @@ class Filler:
             if left == 1:
                 await self._put(filling, chunk)
             else:
-                chunk = await _both(self._put(filling, chunk), self._read(filling, chunk.last))
+                reading = partial(self._read, filling, chunk.last)
+                chunk = await self._link.keep(reading, partial(self._put, filling, chunk))
 
     async def _read(self, filling: Filling, after: bytes) -> Members:
         read = partial(
@@ -131,13 +130,3 @@ class Filler:
             await self._link.write(change)
         self._sweep_at = cursor or None
         return True
-
-
-async def _both(write: Awaitable[None], read: Awaitable[Members]) -> Members:
-    """What was read, once both have ended; raises what the write raised, else the read."""
-    written, members = await asyncio.gather(write, read, return_exceptions=True)
-    if written is not None:
-        raise written
-    if isinstance(members, BaseException):
-        raise members
-    return members

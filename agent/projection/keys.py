@@ -7,6 +7,7 @@
     ct:{s0}:NAME                     string: the exact value of a counter
     lb:{s0}:wm                       hash: the watermark, one for all boards
     lb:{s0}:wm:new                   hash: the watermark of a rebuild of everything, until it ends
+    tr:{s0}:agent:NAME               string: which file and boot an agent runs on (sentinel.py)
 
 The braces are a hash tag: all keys of a shard are in one slot, so one script may change them all.
 Numbers are decimal strings.
@@ -35,6 +36,9 @@ CODE_VERSION = 1
 
 GUARD_FIELDS = ("ring", "region", "agent", "log", "lsn", "batch")
 META_FIELDS = ("b", "ties", "epoch_ms", "tick_ms", "order", "generation", "shape")
+# Also in a meta, and no part of what the numbers mean: the tenure in which the set was filled.
+TENURE = "tenure"
+NO_TENURE = "-"
 
 Guard: TypeAlias = tuple[str, str, str, str, str, str]
 """What a hash is expected to hold in GUARD_FIELDS; an absent field is an empty string."""
@@ -63,6 +67,11 @@ def filling_key(board: str, window: str, nonce: str) -> str:
 def counter_key(name: bytes) -> bytes:
     """The string with a counter's value."""
     return COUNTER_PREFIX + name
+
+
+def sentinel_key(agent: str) -> str:
+    """The string by which an agent knows its region's Redis again."""
+    return f"tr:{SHARD}:agent:{agent}"
 
 
 def meta_of(board: Board) -> dict[str, str]:
@@ -119,7 +128,10 @@ class Watermark:
         late duplicate of an earlier change, even of an earlier life of Redis, never fits.
     vv: a version vector that the content includes; of a snapshot at the head of the log.
     as_of: of the same snapshot; by region, ms since 1970, or None while nothing is known.
-    lease_until_ms: until then no other agent of the region projects.
+    lease_until_ms: by the clock of the agent that projects; another one's clock is never compared
+        with it, so what counts is that it moves (`lease.py`), and that 0 gives the lease up.
+    tenure: a random name, new with each rebuild and each take-over. A board whose meta has another
+        one was filled before the take-over, and is still to be filled anew.
     """
 
     claim: Claim
@@ -129,6 +141,7 @@ class Watermark:
     as_of: Mapping[str, int | None]
     lease_until_ms: int
     code: int = CODE_VERSION
+    tenure: str = ""
 
     def guard(self) -> Guard:
         """The fields that a change compares before it does anything."""
@@ -161,9 +174,26 @@ class Watermark:
             "agent": claim.agent,
             "log": str(claim.log),
             "code": str(self.code),
+            TENURE: self.tenure,
             **self.steps_of(),
             **self.includes(),
         }
+
+
+def least_vv(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    """What both version vectors include."""
+    return {inc: min(seq, other[inc]) for inc, seq in one.items() if inc in other}
+
+
+def least_as_of(
+    one: Mapping[str, int | None], other: Mapping[str, int | None]
+) -> dict[str, int | None]:
+    """By region, the time up to which both include it; None where one knows nothing of it."""
+    found: dict[str, int | None] = {}
+    for region in sorted({*one, *other}):
+        first, second = one.get(region), other.get(region)
+        found[region] = None if first is None or second is None else min(first, second)
+    return found
 
 
 def guard_in(fields: Fields) -> Guard:
@@ -186,6 +216,7 @@ def watermark_in(fields: Fields) -> Watermark | None:
             as_of=json.loads(text["as_of"]),
             lease_until_ms=int(text["lease_until_ms"]),
             code=int(text["code"]),
+            tenure=text.get(TENURE, ""),  # before there were any, all boards were of one
         )
     except (KeyError, ValueError, AttributeError):
         return None

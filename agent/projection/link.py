@@ -7,24 +7,31 @@ one, nothing is changed and `Moved` is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import TypeVar, cast
 
 from agent.projection.connection import RankClient
 from agent.projection.keys import (
     ABSENT,
     PROGRESS_KEY,
     WATERMARK_KEY,
+    Claim,
     Fields,
     Guard,
     Watermark,
     guard_in,
+    watermark_in,
 )
 from agent.projection.scripts import Change
 
+Result = TypeVar("Result")
 SCAN_KEYS = 1_000  # that Redis looks at for one SCAN
 HASHES_MAX = 500  # read in one pipeline
+RENEWALS = 4  # of a lease while it lasts, at least
+GIVE_UP_TRIES = 3  # a change that was on its way may still move the watermark
 
 
 class Moved(Exception):
@@ -50,7 +57,8 @@ class Link:
         on_move: Callable[[], None],
     ) -> None:
         self._client = client
-        self._lease_ms = int(lease_s * 1000)
+        self._lease_ms = max(1, int(lease_s * 1000))
+        self._renew_s = lease_s / RENEWALS
         self._now_ms = now_ms
         self._on_move = on_move
         self._watermark: Watermark | None = None
@@ -85,6 +93,10 @@ class Link:
             found += await self._client.hashes(part)
         return found
 
+    async def existing(self, keys: Sequence[str]) -> list[bool]:
+        """Whether each key is there."""
+        return await self._client.existing(keys)
+
     async def keys(self, cursor: int, pattern: str) -> tuple[int, list[bytes]]:
         """The next cursor (0 at the end), and the keys of one step of SCAN."""
         found = await self._client.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_KEYS)
@@ -93,6 +105,30 @@ class Link:
     def adopt(self, watermark: Watermark) -> None:
         """Go on from a live watermark that was found."""
         self._watermark, self.holding = watermark, False
+
+    async def rename_log(self, log: int) -> None:
+        """My log goes on under another id: so does the watermark.
+
+        Raises:
+            Moved: the watermark is another one.
+        """
+        moved = self.next()
+        moved = replace(moved, claim=replace(moved.claim, log=log))
+        change = Change()
+        fields = {"log": str(log)} | moved.steps_of()
+        change.fields(PROGRESS_KEY if self.holding else WATERMARK_KEY, fields)
+        await self._apply(change, self._guards(), moved)
+
+    async def take_over(self, watermark: Watermark, found: Watermark) -> None:
+        """Make the live watermark mine, if it is still as it was found.
+
+        Raises:
+            Moved: it is not.
+        """
+        change = Change()
+        change.fields(WATERMARK_KEY, watermark.fields())
+        await self._apply(change, {WATERMARK_KEY: found.guard()}, watermark)
+        self.holding = False
 
     async def begin(self, watermark: Watermark, live: Fields, progress: Fields) -> None:
         """Begin a rebuild of everything, if both hashes are still as they were found.
@@ -134,6 +170,58 @@ class Link:
         change.fields(WATERMARK_KEY, moved.fields())
         await self._apply(change, self._guards(), moved)
         self.holding = False
+
+    async def keep(
+        self,
+        reading: Callable[[], Awaitable[Result]],
+        meanwhile: Callable[[], Awaitable[None]] | None = None,
+    ) -> Result:
+        """Await something that may take long, and renew the lease until it has ended.
+
+        No other method may be called until it returns, but by `meanwhile`: that is done first.
+        Both have ended when this returns or raises; what a change raises is raised first.
+        """
+        ended = asyncio.Event()
+
+        async def read() -> Result:
+            try:
+                return await reading()
+            finally:
+                ended.set()
+
+        async def renew() -> None:
+            if meanwhile is not None:
+                await meanwhile()
+            while not ended.is_set():
+                try:
+                    async with asyncio.timeout(self._renew_s):
+                        await ended.wait()
+                except TimeoutError:
+                    await self.write(Change())
+
+        renewed, result = await asyncio.gather(renew(), read(), return_exceptions=True)
+        for each in (renewed, result):
+            if isinstance(each, BaseException):
+                raise each
+        return cast("Result", result)
+
+    async def give_up(self, claim: Claim) -> bool:
+        """Give the lease up if it is of this claim, so that another agent may go on at once.
+
+        Returns whether it was. `batch` moves too: what was on its way when the agent was told to
+        stop fits no more, and can't renew the lease.
+        """
+        for _ in range(GIVE_UP_TRIES):
+            live, progress = await self.look()
+            key, found = (WATERMARK_KEY, live) if live else (PROGRESS_KEY, progress)
+            watermark = watermark_in(found)
+            if watermark is None or watermark.claim != claim:
+                return False
+            change = Change()
+            change.fields(key, {"lease_until_ms": "0", "batch": str(watermark.batch + 1)})
+            if await change.apply(self._client, {key: watermark.guard()}):
+                return True
+        return False
 
     def own_keys(self) -> set[bytes]:
         """The keys that the watermark needs now."""

@@ -10,7 +10,6 @@ filled and one to the search for leftover keys, so that none of them waits for a
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -19,26 +18,27 @@ from typing import NoReturn, assert_never
 import structlog
 from redis.exceptions import RedisError
 
-from agent.apply import State
-from agent.commit import Commit
+from agent.committer import Commit
 from agent.config import Config
+from agent.projection.beginning import Beginning
 from agent.projection.connection import RankClient
-from agent.projection.decision import Follow, Rebuild, Refuse, Wait, decide
-from agent.projection.filler import Filler
-from agent.projection.keys import Claim, Fields, Watermark, meta_key
-from agent.projection.link import Link, Moved
+from agent.projection.decision import Follow, Rebuild, Refuse, TakeOver, Wait, decide
+from agent.projection.follower import Follower, Log
+from agent.projection.keys import Claim
+from agent.projection.lease import Patience
+from agent.projection.link import RENEWALS, Link, Moved
 from agent.projection.recent import Recent
-from agent.projection.refill import WINDOW, Places
-from agent.projection.scripts import Change
-from agent.projection.source import Changes, changes_of, read_catalog, read_changes
+from agent.projection.sentinel import restore_sentinel
 from agent.projection.status import BoardState, Counts, Phase, Status
+from agent.projection.trouble import explain
+from agent.state import State
 from agent.store.readers import Readers
 
 logger = structlog.get_logger()
 
-RECENT_ENTRIES_MAX = 500  # from memory, on the event loop: two milliseconds of it
-READ_ENTRIES_MAX = 5_000  # of the log, at a time: bounds how old a batch is when it is written
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0  # a rank store is near: it is tried often
+WAITERS_LOOK_S = 0.02  # between looks at what another agent projects, while somebody waits for it
+GIVE_UP_S = 1.0  # for giving the lease up at the end
 
 
 class Projector:
@@ -49,6 +49,8 @@ class Projector:
         state: the agent's durable state now.
         client: used by the projector alone.
         now_ms: the system's clock, in ms since 1970: for leases and for `as_of`.
+        identity: the id of the agent's log and the number of its boot, for its sentinel; without
+            it, none is written.
     """
 
     def __init__(
@@ -58,22 +60,40 @@ class Projector:
         state: Callable[[], State],
         client: RankClient,
         now_ms: Callable[[], int],
+        *,
+        identity: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         self._config = config
-        self._readers = readers
-        self._state = state
-        self._now_ms = now_ms
-        self._link = Link(client, config.projection.lease_s, now_ms, self._announce)
-        self._filler: Filler | None = None
         self._recent = Recent()
+        self._log = Log(readers, self._recent, state, now_ms)
+        self._client = client
+        self._identity = identity
+        lease_s = config.projection.lease_s
+        # An idle agent renews its lease at this interval, too.
+        self._look_s = min(config.projection.check_s, lease_s / RENEWALS)
+        self._look_at_s = 0.0
         self._counts = Counts()
+        self._link = Link(client, lease_s, now_ms, self._announce)
+        self._beginning = Beginning(
+            self._link,
+            self._log,
+            self._counts,
+            batch_members_max=config.projection.batch_members_max,
+            touch_s=self._look_s,
+            announce=self._announce,
+        )
+        self._patience = Patience(lease_s)
+        self._follower: Follower | None = None
+        self._repairs: set[str] = set()
         self._phase = Phase.STARTING
         self._error = ""
-        self._vv: Mapping[int, int] = {}
-        self._touched_s = 0.0
+        self._vv: Mapping[int, int] = {}  # while waiting: what another agent has projected
+        self._projected_log: int | None = None  # the id of my log when I last moved the watermark
         self._behind_since_s: float | None = None
         self._woken = asyncio.Event()
         self._moved = asyncio.Event()
+        self._waiters = 0
+        self._asked = asyncio.Event()
 
     # --- what others call ------------------------------------------------------------------
 
@@ -93,10 +113,10 @@ class Projector:
         behind_s = 0.0
         if self._behind_since_s is not None:
             behind_s = asyncio.get_running_loop().time() - self._behind_since_s
-        fillings = [] if self._filler is None else self._filler.places.fillings()
+        fillings = [] if self._follower is None else self._follower.places.fillings()
         totals = [filling.total for filling in fillings]
         known = [total for total in totals if total is not None]
-        watermark = None if self._filler is None else self._link.watermark
+        watermark = None if self._follower is None else self._link.watermark
         return Status(
             phase=self._phase,
             error=self._error,
@@ -120,8 +140,8 @@ class Projector:
             case Phase.WAITING:
                 return BoardState.READY
             case Phase.FOLLOWING:
-                assert self._filler is not None
-                if self._filler.places.complete(board):
+                assert self._follower is not None
+                if self._follower.places.served(board):
                     return BoardState.READY
         return BoardState.REBUILDING
 
@@ -140,24 +160,59 @@ class Projector:
             stamp: (incarnation, seq) of the write, which every agent understands. One of the two
                 is enough; of both, whichever is seen first counts.
         """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not self._includes(board, lsn, stamp):
-                    await self._moved.wait()
+        self._waiters += 1
+        self._asked.set()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    while not self._includes(board, lsn, stamp):
+                        await self._moved.wait()
+        finally:
+            self._waiters -= 1
         return self._includes(board, lsn, stamp)
+
+    def repair(self, board: str) -> bool:
+        """Have a board filled anew, soon; it is served meanwhile. `status` shows the progress.
+
+        Returns whether that is this agent's to do: it is not while another one projects.
+        """
+        if self._phase != Phase.FOLLOWING:
+            return False
+        self._repairs.add(board)
+        self._woken.set()
+        return True
+
+    def rebuild(self) -> bool:
+        """As `repair`, of all boards."""
+        if self._phase != Phase.FOLLOWING or self._follower is None:
+            return False
+        self._repairs.update(self._follower.places.names())
+        self._woken.set()
+        return True
 
     def _includes(self, board: str, lsn: int | None, stamp: tuple[int, int] | None) -> bool:
         if self.state_of(board) != BoardState.READY:
             return False
-        if stamp is not None and self._vv.get(stamp[0], 0) >= stamp[1]:
-            return True
-        following = self._phase == Phase.FOLLOWING
-        return following and lsn is not None and self._link.watermark.lsn >= lsn
+        if self._phase == Phase.WAITING:
+            return stamp is not None and self._vv.get(stamp[0], 0) >= stamp[1]
+        return self._follower is not None and self._follower.includes(board, lsn, stamp)
 
     # --- the loop --------------------------------------------------------------------------
 
     async def run(self) -> NoReturn:
-        """Project for ever. Survives everything that Redis does; ends by cancellation."""
+        """Project for ever. Survives everything that Redis does; ends by cancellation.
+
+        At its end the lease is given up, so that another agent of the region goes on at once.
+        """
+        try:
+            await self._run()
+        finally:
+            if self._phase not in (Phase.DOWN, Phase.REFUSED):
+                with suppress(RedisError, OSError):  # a time-out is one, too: then it runs out
+                    async with asyncio.timeout(GIVE_UP_S):
+                        await self._link.give_up(self._claim(self._log.state()))
+
+    async def _run(self) -> NoReturn:
         loop = asyncio.get_running_loop()
         backoff_s = BACKOFF_MIN_S
         while True:
@@ -166,10 +221,13 @@ class Projector:
                 await self._look_and_follow()
             except Moved:
                 self._counts.mismatches += 1
+                if self._follower is not None:
+                    self._follower.doubt()
                 logger.info("projection_watermark_moved")
             except (RedisError, OSError) as error:
                 self._counts.failures += 1
-                self._enter(Phase.DOWN, f"{type(error).__name__}: {error}")
+                self._enter(Phase.DOWN, explain(error))
+                self._patience.forget()
                 if loop.time() - began_s > BACKOFF_MAX_S:  # it had worked for a while
                     backoff_s = BACKOFF_MIN_S
                 await asyncio.sleep(backoff_s)
@@ -178,37 +236,77 @@ class Projector:
     async def _look_and_follow(self) -> None:
         """Look at Redis, decide, and follow the log until Redis is not what is expected."""
         live, progress = await self._link.look()
-        state = self._state()
-        decision = decide(live, progress, self._claim(state), state.lsn, self._now_ms())
+        state = self._log.state()
+        claim = self._claim(state)
+        decision = decide(
+            live,
+            progress,
+            claim,
+            state.lsn,
+            lapsed=self._patience.lapsed(live or progress, asyncio.get_running_loop().time()),
+            deposed=self._projected_log == claim.log,
+        )
         match decision:
             case Follow(watermark):
-                await self._adopt(watermark)
-                await self._follow()
+                self._follower = await self._beginning.go_on(watermark)
+            case TakeOver(watermark, reason):
+                logger.info("projection_take_over", reason=reason)
+                self._follower = await self._beginning.take_over(watermark, claim)
             case Rebuild(reason):
                 logger.info("projection_rebuild", reason=reason)
-                await self._begin_rebuild(live, progress)
-                await self._follow()
-            case Wait(watermark, rebuilding):
-                self._filler, self._vv = None, {} if rebuilding else watermark.vv
-                self._enter(Phase.WAITING, f"agent {watermark.claim.agent!r} holds the lease")
-                await asyncio.sleep(self._config.projection.check_s)
+                self._follower = None
+                self._enter(Phase.REBUILDING)
+                self._follower = await self._beginning.rebuild(live, progress, claim)
+            case Wait(watermark, rebuilding, reason):
+                self._follower, self._vv = None, {} if rebuilding else watermark.vv
+                self._enter(Phase.WAITING, reason)
+                if self._due():
+                    await self._restore_sentinel()
+                await self._rest()
+                return
             case Refuse(reason):
-                self._filler, self._vv = None, {}
+                self._follower, self._vv = None, {}
                 self._enter(Phase.REFUSED, reason)
-                await asyncio.sleep(self._config.projection.check_s)
+                await asyncio.sleep(self._look_s)
+                return
             case _:
                 assert_never(decision)
+        self._projected_log = claim.log
+        self._enter(Phase.REBUILDING if self._link.holding else Phase.FOLLOWING)
+        await self._follow(self._follower)
 
-    async def _follow(self) -> NoReturn:
-        assert self._filler is not None
+    async def _follow(self, follower: Follower) -> NoReturn:
         while True:
-            busy = await self._catch_up(self._filler.places)
-            busy = await self._filler.fill() or busy
+            log = self._log.state().log
+            if log != self._link.watermark.claim.log:  # a new incarnation: the same file
+                await self._link.rename_log(log)
+                self._projected_log = log
+            busy = not await self._catch_up(follower)
+            if self._repairs:
+                repairs = sorted(self._repairs)
+                await follower.repair(repairs)
+                self._repairs.difference_update(repairs)
+            if self._due():
+                await self._restore_sentinel()
+                await follower.look_for_lost()
+            busy = await follower.filler.fill() or busy
             if self._phase == Phase.REBUILDING and not self._link.holding:
                 self._enter(Phase.FOLLOWING)
-            busy = await self._filler.sweep() or busy
+            busy = await follower.filler.sweep() or busy
             if not busy:
                 await self._pause()
+
+    async def _catch_up(self, follower: Follower) -> bool:
+        """Project what is in the log now; returns whether that was all."""
+        self._woken.clear()
+        since_s, self._behind_since_s = self._behind_since_s, None
+        head = False
+        try:
+            head = await follower.catch_up()
+        finally:
+            if not head:
+                self._behind_since_s = since_s or self._behind_since_s
+        return head
 
     async def _pause(self) -> None:
         """Wait for a commit, or until it is time to look at Redis again; and long enough.
@@ -219,10 +317,32 @@ class Projector:
         loop = asyncio.get_running_loop()
         next_s = loop.time() + self._config.projection.interval_s
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.projection.check_s):
+            async with asyncio.timeout(self._look_s):
                 await self._woken.wait()
         if loop.time() < next_s:
             await asyncio.sleep(next_s - loop.time())
+
+    async def _rest(self) -> None:
+        """Wait until it is time to look at what another agent does; soon if somebody waits."""
+        if self._waiters:
+            await asyncio.sleep(WAITERS_LOOK_S)
+            return
+        self._asked.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._look_s):
+                await self._asked.wait()
+
+    def _due(self) -> bool:
+        """Whether it is time for what is done now and then; once in each interval."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._look_at_s:
+            return False
+        self._look_at_s = now_s + self._config.projection.check_s
+        return True
+
+    async def _restore_sentinel(self) -> None:
+        if self._identity is not None:
+            await restore_sentinel(self._client, self._config.name, *self._identity())
 
     def _claim(self, state: State) -> Claim:
         config = self._config
@@ -238,98 +358,3 @@ class Projector:
         """Wake those that wait for the projection to get on."""
         self._moved.set()
         self._moved = asyncio.Event()
-
-    async def _adopt(self, watermark: Watermark) -> None:
-        """Go on from a watermark of mine: find out which boards are complete."""
-        catalog = await self._readers.read(read_catalog)
-        names = [board.name for board in catalog]
-        found = await self._link.hashes([meta_key(name, WINDOW) for name in names])
-        places = Places(catalog, self._counts)
-        change = places.adopt(dict(zip(names, found, strict=True)), f"{watermark.batch:x}")
-        self._link.adopt(watermark)
-        self._filler = Filler(self._link, self._readers, places, self._counts)
-        await self._link.write(change)
-        self._vv = watermark.vv
-        self._enter(Phase.FOLLOWING)
-
-    async def _begin_rebuild(self, live: Fields, progress: Fields) -> None:
-        """Start to fill everything anew, in place of what was found."""
-        self._filler = None
-        self._enter(Phase.REBUILDING)
-        state, now_ms = self._state(), self._now_ms()
-        catalog, lsn, vv = await self._readers.read(
-            lambda snapshot: (read_catalog(snapshot), snapshot.newest_lsn, snapshot.vv)
-        )
-        watermark = Watermark(
-            claim=self._claim(state),
-            lsn=lsn,
-            # Random, so that late commands of an earlier life of Redis never fit.
-            batch=secrets.randbits(48),
-            vv=vv,
-            as_of=state.ring.as_of(state.times, state.agent, now_ms),
-            lease_until_ms=self._link.lease_until_ms(),
-        )
-        await self._link.begin(watermark, live, progress)
-        places = Places(catalog, self._counts)
-        places.adopt({}, f"{watermark.batch:x}")
-        self._filler = Filler(self._link, self._readers, places, self._counts)
-        self._counts.rebuilds += 1
-
-    # --- following the log -----------------------------------------------------------------
-
-    async def _catch_up(self, places: Places) -> bool:
-        """Read the log once above the watermark, project it; returns whether there may be more."""
-        self._woken.clear()
-        since_s, self._behind_since_s = self._behind_since_s, None
-        head = False
-        try:
-            # Both are taken before the snapshot, so what they claim is in it.
-            state, now_ms = self._state(), self._now_ms()
-            after, catalog = self._link.watermark.lsn, places.catalog
-            recent = self._recent.after(after, state.lsn, RECENT_ENTRIES_MAX)
-            if recent is not None:
-                changes = changes_of(recent, after, state.lsn, state.vv, catalog)
-            else:
-                changes = await self._readers.read(
-                    lambda snapshot: read_changes(snapshot, after, READ_ENTRIES_MAX, catalog)
-                )
-            as_of = state.ring.as_of(state.times, state.agent, now_ms)
-            await self._project(changes, places, as_of)
-            head = changes.head
-        finally:
-            if not head:
-                self._behind_since_s = since_s or self._behind_since_s
-        return not head
-
-    async def _project(
-        self, changes: Changes, places: Places, as_of: Mapping[str, int | None]
-    ) -> None:
-        """Write what was read, in batches; the last one moves the watermark."""
-        now_s = asyncio.get_running_loop().time()
-        if changes.to == self._link.watermark.lsn:
-            if now_s - self._touched_s >= self._config.projection.check_s:
-                touched = replace(self._link.next(), vv=changes.vv, as_of=as_of)
-                await self._link.write(Change(), touched, head=True)
-                self._touched_s = now_s
-            # The vector may have grown without a row.
-            self._vv = changes.vv
-            self._announce()
-            return
-        change = Change()
-        if changes.definitions:
-            # Members read by an older definition may still be written: the scan, which begins
-            # after this, writes all of them again.
-            change = places.follow(changes.definitions, f"{self._link.watermark.batch:x}")
-        size = self._config.projection.batch_members_max
-        last = max(0, len(changes.members) - 1) // size * size
-        for start in range(0, last, size):
-            self._counts.members += places.put(change, changes.members[start : start + size])
-            await self._link.write(change)
-            change = Change()
-        self._counts.members += places.put(change, changes.members[last:])
-        moved = replace(self._link.next(), lsn=changes.to)
-        if changes.head:
-            moved = replace(moved, vv=changes.vv, as_of=as_of)
-            self._vv, self._touched_s = changes.vv, now_s
-        await self._link.write(change, moved, head=changes.head)
-        self._counts.clamped += changes.clamped

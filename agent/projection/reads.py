@@ -8,13 +8,12 @@ never answered from anywhere else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from agent.apply import State
 from agent.boards.catalog import Board
 from agent.boards.scale import Scale
 from agent.config import Config
@@ -78,9 +77,8 @@ class Ranks:
     where it does not hold the board as it is defined now.
     """
 
-    def __init__(self, config: Config, state: Callable[[], State], client: RankClient) -> None:
+    def __init__(self, config: Config, client: RankClient) -> None:
         self._config = config
-        self._state = state
         self._client = client
 
     async def page(self, board: Board, offset: int, limit: int) -> View:
@@ -116,12 +114,10 @@ class Ranks:
         """The lsn and as_of of a watermark that may be served."""
         if any(field is None for field in fields):
             raise _rebuilding("the rank store is being filled")
-        ring, region, agent, log, lsn, as_of = (field.decode() for field in fields if field)
-        state, config = self._state(), self._config
+        ring, region, _, _, lsn, as_of = (field.decode() for field in fields if field)
+        config = self._config
         if (ring, region) != (config.ring.name, config.agent.region):
             raise _rebuilding(f"the rank store is of ring {ring!r}, region {region!r}")
-        if agent == state.agent and log != str(state.log):
-            raise _rebuilding("the rank store is of an earlier file of this agent")
         try:
             return int(lsn), {str(name): ms for name, ms in json.loads(as_of).items()}
         except (ValueError, AttributeError):

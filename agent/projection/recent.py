@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
-from agent.commit import Commit
+from agent.committer import Commit
 from agent.crdt.cell import Row
 from agent.crdt.counter import Total
 from agent.crdt.slot import COUNTER_KINDS

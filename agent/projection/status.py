@@ -33,6 +33,8 @@ class Counts:
     members: scores written while following the log; refilled: written by scans of whole boards.
     clamped: of both, those beyond what a Redis score carries.
     rebuilds: of everything, begun; refills: of boards, begun, also those of a rebuild.
+    take_overs: of what another agent or another log of this agent had projected.
+    lost: boards whose keys were missing in Redis, and which were filled anew for that.
     mismatches: changes refused because the watermark was not what was expected.
     failures: turns that ended with an error of Redis.
     """
@@ -43,6 +45,8 @@ class Counts:
     batches: int = 0
     rebuilds: int = 0
     refills: int = 0
+    take_overs: int = 0
+    lost: int = 0
     mismatches: int = 0
     failures: int = 0
 
@@ -51,10 +55,11 @@ class Counts:
 class Status:
     """One look at the projector.
 
-    error: why it is down, refused or waiting; empty otherwise.
+    error: why it is down, refused or waiting, and what to do about it; empty otherwise.
     lsn: up to where my log is in Redis; 0 while another agent's is.
     as_of: what Redis includes, by region, ms since 1970.
     behind_s: how long the oldest commit that is not in Redis has waited; 0 at the head.
+    boards_rebuilding: those that are being filled; some may be served meanwhile (`state_of`).
     refill_done, refill_total: members of the boards being filled; the total is None until known.
     """
 

@@ -1,4 +1,4 @@
-"""Who an agent is: fixed in its file when the file is created."""
+"""Who an agent is: what a new file is given, and what a file knows of its own past."""
 
 from __future__ import annotations
 
@@ -19,3 +19,25 @@ class Identity:
     region: str
     inc: int
     log: int
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a file says of the process that last wrote to it.
+
+    boot: the number of that process; 0 for a new file.
+    nonce: its random number.
+    clean: whether it ended by its own will, with everything answered and stored.
+    burnt: why `inc` may not go on, if that is known already.
+    seq: the last commit of `inc`.
+    lsn: the last change in `log`.
+    """
+
+    inc: int
+    log: int
+    boot: int
+    nonce: int
+    clean: bool
+    burnt: str
+    seq: int
+    lsn: int

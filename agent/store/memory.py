@@ -5,21 +5,26 @@ It passes the same conformance suite as the SQLite store (tests/integration/test
 
 from __future__ import annotations
 
+import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from agent.apply import Outcome, State, WorkingSet
 from agent.boards.catalog import Catalog
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.counter import Total
+from agent.crdt.fingerprint import BUCKETS, Stored, bucket_of, fingerprint, fits
 from agent.crdt.slot import COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
-from agent.exchange import Cursor
+from agent.errors import DamagedCell, StoreError
+from agent.exchange import Boot, Reading
 from agent.membership import Ring
-from agent.store.identity import Identity
+from agent.operation import Correction
+from agent.state import Outcome, State, WorkingSet
+from agent.store.identity import Identity, Life
+from agent.store.mend import flips_of
 
 
 class MemoryStore:
@@ -28,6 +33,7 @@ class MemoryStore:
     def __init__(self, identity: Identity) -> None:
         self._rows: dict[Key, Row] = {}
         self._lsns: dict[Key, int] = {}
+        self._prints: dict[Key, int] = {}
         self._totals: dict[MemberKey, Total] = {}
         self._state = State(
             agent=identity.agent,
@@ -41,18 +47,37 @@ class MemoryStore:
             cursors={},
             catalog=Catalog(),
             ring=Ring(),
+            complete=False,
         )
-        self.boot_number = 1
+        self.clean = False
         self.uncertain = False
 
-    def reboot(self) -> None:
-        """Start again with what was durable: as opening the file anew."""
-        self.boot_number += 1
-        self._state = replace(self._state, times={})
+    @property
+    def life(self) -> Life:
+        """What the store says of the process that last wrote to it."""
+        state = self._state
+        boot, nonce = state.boot
+        return Life(
+            state.inc, state.log, boot, nonce, self.clean, state.burnt, state.seq, state.lsn
+        )
+
+    def begin(
+        self, nonce: int, new_log: int | None = None, burnt: str = "", above: int = 0
+    ) -> Boot:
+        """Begin a process with what was durable: see SqliteStore.begin."""
+        boot = Boot(max(self._state.boot.number, above) + 1, nonce)
+        log = self._state.log if new_log is None else new_log
+        self._state = replace(self._state, times={}, boot=boot, log=log, burnt=burnt)
+        self.clean = False
+        return boot
 
     def state(self) -> State:
         """The state as it is durable."""
         return self._state
+
+    def damage(self, error: sqlite3.Error) -> StoreError | None:  # noqa: ARG002 -- see Store
+        """Memory does not decay."""
+        return None
 
     @property
     def cells(self) -> int:
@@ -62,9 +87,15 @@ class MemoryStore:
     def load(self, cells: Iterable[Key], members: Iterable[MemberKey]) -> WorkingSet:
         """The wanted cells and totals; None for those never written."""
         return WorkingSet(
-            {key: self._rows.get(key) for key in cells},
+            {key: self._checked(key) for key in cells},
             {key: self._totals.get(key) for key in members},
         )
+
+    def _checked(self, key: Key) -> Row | None:
+        row = self._rows.get(key)
+        if row is not None and not fits(row, self._prints[key]):
+            raise DamagedCell(key)
+        return row
 
     def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
         """Make an outcome durable."""
@@ -75,12 +106,46 @@ class MemoryStore:
             self._rows[key] = row
             self._lsns.pop(key, None)
             self._lsns[key] = lsn
+            self._prints[key] = outcome.prints[lsn - before.lsn - 1]
         self._totals.update(outcome.totals)
         self._state = outcome.state
 
+    def mend(self, rows: Sequence[Row], correction: Correction | None = None) -> int:
+        """Put rows in the place of damaged cells: see SqliteStore.mend.
+
+        There are no sums to correct: buckets are added up whenever somebody asks.
+        """
+        changed = 0
+        for row in rows:
+            key, mark = row[:3], fingerprint(row)
+            stands = self._rows.get(key)
+            flips = flips_of(row, None if stands is None else (stands, self._prints[key]))
+            if flips is None:
+                continue
+            changed += 1
+            state = self._state
+            self._state = replace(
+                state,
+                lsn=state.lsn + 1,
+                root=state.root ^ flips,
+                catalog=state.catalog.with_rows([row]),
+                ring=state.ring.with_rows([row]),
+            )
+            self._rows[key] = row
+            self._prints[key] = mark
+            self._lsns.pop(key, None)
+            self._lsns[key] = self._state.lsn
+            total = self.snapshot().totals_of([row[:2]]).get(row[:2])
+            if total is not None:
+                self._totals[row[:2]] = total
+        if correction is not None:
+            root = self._state.root ^ correction.flips
+            self._state = replace(self._state, root=root)
+        return changed
+
     def snapshot(self) -> MemorySnapshot:
         """One consistent state, which later commits do not change."""
-        return MemorySnapshot(dict(self._rows), dict(self._lsns), self._state)
+        return MemorySnapshot(dict(self._rows), dict(self._lsns), dict(self._prints), self._state)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -89,8 +154,11 @@ class MemoryStore:
 class MemorySnapshot:
     """One consistent state of a MemoryStore: the same reads as SqliteSnapshot."""
 
-    def __init__(self, rows: dict[Key, Row], lsns: dict[Key, int], state: State) -> None:
+    def __init__(
+        self, rows: dict[Key, Row], lsns: dict[Key, int], prints: dict[Key, int], state: State
+    ) -> None:
         self._rows = rows
+        self._prints = prints
         self._log = [(lsn, key) for key, lsn in lsns.items()]  # in order: see commit
         self._state = state
         self.newest_lsn = state.lsn
@@ -101,15 +169,61 @@ class MemorySnapshot:
         return self._state.vv
 
     @property
-    def cursors(self) -> Mapping[str, Cursor]:
-        """By agent, the cursor on its log."""
+    def cursors(self) -> Mapping[int, Reading]:
+        """By log, how far it was read."""
         return self._state.cursors
+
+    @property
+    def root(self) -> int:
+        """The fingerprint of all cells."""
+        return self._state.root
+
+    def read_to(self, log: int) -> int | None:
+        """How far another agent's log was read; None where nothing of it was."""
+        reading = self._state.cursors.get(log)
+        return None if reading is None else reading.lsn
+
+    def spaces(self) -> list[bytes]:
+        """All spaces, in the order of their bytes."""
+        return sorted({key[0] for key in self._rows})
+
+    def cells_after(
+        self, space: bytes, member: bytes, slot: bytes, limit: int
+    ) -> list[tuple[Row, int]]:
+        """The next cells of a space by (member, slot), each with its stored fingerprint."""
+        return [cell[:2] for cell in self.stored_after(space, (member, slot), None, limit)]
+
+    def stored_after(
+        self, space: bytes, after: tuple[bytes, bytes], upto: tuple[bytes, bytes] | None, limit: int
+    ) -> list[Stored]:
+        """The cells of a space above one (member, slot), up to another one or to the end."""
+        lsns = {key: lsn for lsn, key in self._log}
+        keys = sorted(key for key in self._rows if key[0] == space and key[1:] > after)
+        if upto is not None:
+            keys = [key for key in keys if key[1:] <= upto]
+        return [Stored(self._rows[key], self._prints[key], lsns[key]) for key in keys[:limit]]
+
+    def cell(self, key: Key) -> tuple[Row, int] | None:
+        """One cell as it stands, with its stored fingerprint; None where it is not."""
+        row = self._rows.get(key)
+        return None if row is None else (row, self._prints[key])
+
+    def buckets(self) -> list[tuple[int, int]]:
+        """(fingerprint, cells) of every bucket."""
+        sums = [(0, 0)] * BUCKETS
+        for key, mark in self._prints.items():
+            bucket = bucket_of(key)
+            sums[bucket] = (sums[bucket][0] ^ mark, sums[bucket][1] + 1)
+        return sums
 
     def log_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None]]:
         """At most `limit` log entries above `lsn`, in order."""
         start = bisect_right(self._log, lsn, key=lambda entry: entry[0])
         for at, key in islice(self._log, start, start + limit):
-            yield at, self._rows[key]
+            row = self._rows[key]
+            if not fits(row, self._prints[key]):
+                raise DamagedCell(key)
+            yield at, row
 
     def rows_in(self, space: bytes) -> list[Row]:
         """All rows of a space, by member and slot."""

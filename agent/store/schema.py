@@ -2,11 +2,15 @@
 
     state    one row: who this agent is, and the numbers that must never repeat
     spaces   space bytes <-> a small integer, so that keys stay short
-    cells    the replicated state, by key; lsn = the local change that made this value
+    cells    the replicated state, by key; lsn = the local change that made this value,
+             print = its fingerprint, so that a value that decays is found
     log      lsn -> cell key, append-only; an entry whose lsn is no longer its cell's is superseded
     totals   (space, member) -> score, for members with two or more counter slots
     vv       version vector: incarnation -> seq
-    cursors  how far each peer's log has been read
+    seen     incarnation -> the greatest seq of any row that was here, claimed or not
+    fences   incarnation -> its newest process that was heard of
+    cursors  how far each log of a peer has been read
+    buckets  1024 sums of the cells' fingerprints, kept with every change
 
 Migrations are those of sqlite-utils: `sqlite-utils schema tallyring.db` and `sqlite-utils rows
 tallyring.db cells` inspect a file that is in use.
@@ -20,6 +24,7 @@ from pathlib import Path
 
 import sqlite_utils
 
+from agent.crdt.fingerprint import BUCKETS, bucket_of, fingerprint
 from agent.errors import StoreError
 
 APPLICATION_ID = 0x544C5247  # "TLRG", in the file's header
@@ -66,6 +71,53 @@ def cells_log_totals(db: sqlite_utils.Database) -> None:
         db.execute(statement)
 
 
+SECOND_VERSION = """
+ALTER TABLE state ADD COLUMN nonce INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN clean INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN burnt TEXT NOT NULL DEFAULT '';
+ALTER TABLE state ADD COLUMN root INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN complete INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE cells ADD COLUMN print INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE seen (inc INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE TABLE fences (inc INTEGER PRIMARY KEY, boot INTEGER NOT NULL, nonce INTEGER NOT NULL);
+CREATE TABLE logs (log INTEGER NOT NULL UNIQUE, agent TEXT NOT NULL, lsn INTEGER NOT NULL);
+INSERT INTO logs SELECT log, agent, lsn FROM cursors;
+DROP TABLE cursors;
+ALTER TABLE logs RENAME TO cursors;
+CREATE TABLE buckets (id INTEGER PRIMARY KEY, print INTEGER NOT NULL, cells INTEGER NOT NULL);
+INSERT INTO seen SELECT inc, max(seq) FROM cells GROUP BY inc
+"""
+
+
+@migrations()
+def identity_and_fingerprints(db: sqlite_utils.Database) -> None:
+    """What tells whether an identity may be kept, and whether a cell is still what it was."""
+    for statement in SECOND_VERSION.split(";"):
+        db.execute(statement)
+    connection = db.conn
+    assert connection is not None
+    connection.create_function("fingerprint", 6, lambda *row: fingerprint(row), deterministic=True)
+    connection.execute(
+        "UPDATE cells SET print = fingerprint("
+        "(SELECT space FROM spaces WHERE id = cells.space), member, slot, major, minor, body)"
+    )
+    sums = [[0, 0] for _ in range(BUCKETS)]
+    for space, member, slot, mark in connection.execute(
+        "SELECT s.space, c.member, c.slot, c.print"
+        " FROM cells AS c JOIN spaces AS s ON s.id = c.space"
+    ):
+        bucket = sums[bucket_of((space, member, slot))]
+        bucket[0] ^= mark
+        bucket[1] += 1
+    root = 0
+    for bucket in sums:
+        root ^= bucket[0]
+    connection.executemany(
+        "INSERT INTO buckets VALUES (?, ?, ?)", [(i, *bucket) for i, bucket in enumerate(sums)]
+    )
+    connection.execute("UPDATE state SET root = ?", (root,))
+
+
 def open_writer(path: Path) -> sqlite3.Connection:
     """The one connection that writes. Creates and migrates the file.
 
@@ -86,10 +138,68 @@ def open_writer(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrations.apply(sqlite_utils.Database(connection))
+            if what := _misread(connection):
+                raise StoreError(f"{path}: is damaged ({what}): {ELSEWHERE}")
             on_failure.pop_all()
             return connection
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: can't be opened as a Tallyring store: {error}") from error
+        raise StoreError(
+            f"{path}: can't be opened as a Tallyring store: {damage(error)}"
+        ) from error
+
+
+# What is read into memory as numbers. A cell has its fingerprint.
+NUMBERS = {
+    "state": "inc log boot nonce clean seq lsn hlc cells log_entries root complete",
+    "spaces": "id",
+    "vv": "inc seq",
+    "cursors": "log lsn",
+    "seen": "inc seq",
+    "fences": "inc boot nonce",
+    "buckets": "id print cells",
+}
+
+
+def _misread(connection: sqlite3.Connection) -> str:
+    """What holds something else than a number; empty if nothing does.
+
+    SQLite takes any value in any column, so one flipped bit can turn a number into something else.
+    """
+    for table, columns in NUMBERS.items():
+        wrong = " OR ".join(f"typeof({column}) <> 'integer'" for column in columns.split())
+        if connection.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone():  # noqa: S608 -- constants
+            return f"a number in the table {table!r} is none"
+    return ""
+
+
+ELSEWHERE = (
+    "restore a backup with 'tallyring restore', or move the data folder away and start with an"
+    " empty one, which catches up from the other agents"
+)
+REMEDIES = {
+    sqlite3.SQLITE_FULL: ": free space on the disk",
+    sqlite3.SQLITE_IOERR: ": is the disk full, or does it fail?",
+    sqlite3.SQLITE_READONLY: ": the file or its file system has to be writable",
+    sqlite3.SQLITE_CANTOPEN: ": is the folder there and writable, and the disk not full?",
+}
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is not what SQLite wrote: no retry will help."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def damage(error: sqlite3.Error, remedy: str = ELSEWHERE) -> str:
+    """What is wrong with a file, and what to do about it, in a sentence.
+
+    Args:
+        remedy: what to do where the file is damaged.
+    """
+    if not is_damage(error):
+        code: int = getattr(error, "sqlite_errorcode", 0)
+        return f"{error}{REMEDIES.get(code & 0xFF, '')}"
+    return f"is damaged ({error}): {remedy}"
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -114,7 +224,7 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
     db = sqlite_utils.Database(connection)
     if tables:
         ours = {migration.name for migration in migrations.applied(db)}
-        known = {"cells_log_totals"}
+        known = {"cells_log_totals", "identity_and_fingerprints"}
         if ours - known:
             raise StoreError(
                 f"{path}: was written by a newer version of the agent ({', '.join(ours - known)})"

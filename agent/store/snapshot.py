@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
-from agent.crdt.cell import Row, Value, row_of
+from agent.crdt.cell import Key, Row, Value, row_of
 from agent.crdt.counter import Total
+from agent.crdt.fingerprint import Stored, fits
 from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
-from agent.exchange import Cursor
+from agent.errors import DamagedCell
+from agent.exchange import Reading
 
 # An entry whose lsn is no longer its cell's is superseded: no cell is joined to it.
 _ENTRIES = """
@@ -19,8 +21,9 @@ LEFT JOIN cells AS c
   ON c.space = l.space AND c.member = l.member AND c.slot = l.slot AND c.lsn = l.lsn
 """
 _COLUMNS = "SELECT l.lsn, c.space, c.member, c.slot, c.major, c.minor, c.body, c.inc, c.seq"
+_PRINT = ", c.print "
 _ABOVE = "WHERE l.lsn > ? ORDER BY l.lsn LIMIT ?"
-_LOG = _COLUMNS + _ENTRIES + _ABOVE
+_LOG = _COLUMNS + _PRINT + _ENTRIES + _ABOVE
 _CHANGES = (
     _COLUMNS
     + ", t.score, t.reached_ms, t.rose, t.slots"
@@ -28,6 +31,8 @@ _CHANGES = (
     + "LEFT JOIN totals AS t ON t.space = c.space AND t.member = c.member "
     + _ABOVE
 )
+_STORED = "SELECT member, slot, major, minor, body, inc, seq, print, lsn FROM cells"
+_KEPT = "SELECT member, score, reached_ms, rose, slots FROM totals"
 _ROW = "SELECT member, slot, major, minor, body, inc, seq FROM cells"
 
 
@@ -44,16 +49,34 @@ class SqliteSnapshot:
         return dict(self._db.execute("SELECT inc, seq FROM vv"))
 
     @property
-    def cursors(self) -> Mapping[str, Cursor]:
-        """By agent, the cursor on its log."""
-        found = self._db.execute("SELECT agent, log, lsn FROM cursors")
-        return {agent: Cursor(log, lsn) for agent, log, lsn in found}
+    def root(self) -> int:
+        """The fingerprint of all cells."""
+        root: int = self._db.execute("SELECT root FROM state").fetchone()[0]
+        return root
+
+    @property
+    def cursors(self) -> Mapping[int, Reading]:
+        """By log, how far it was read; in the order in which they were begun."""
+        found = self._db.execute("SELECT log, agent, lsn FROM cursors ORDER BY rowid")
+        return {log: Reading(agent, lsn) for log, agent, lsn in found}
+
+    def read_to(self, log: int) -> int | None:
+        """How far another agent's log was read; None where nothing of it was."""
+        found = self._db.execute("SELECT lsn FROM cursors WHERE log = ?", (log,)).fetchone()
+        return None if found is None else int(found[0])
 
     def log_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None]]:
-        """At most `limit` log entries above `lsn`, in order; None for a superseded one."""
+        """At most `limit` log entries above `lsn`, in order; None for a superseded one.
+
+        Raises:
+            DamagedCell: a cell does not hold what was written to it: it is never sent.
+        """
         spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
-        for at, space, *rest in self._db.execute(_LOG, (lsn, limit)):
-            yield at, None if space is None else row_of((spaces[space], *rest))
+        for at, space, *rest, mark in self._db.execute(_LOG, (lsn, limit)):
+            if space is None:
+                yield at, None
+            else:
+                yield at, checked(row_of((spaces[space], *rest)), mark)
 
     def changes_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None, Total | None]]:
         """As `log_after`, and for a counter slot the total of its member."""
@@ -99,6 +122,20 @@ class SqliteSnapshot:
                     found[key] = total
         return found
 
+    def total_checked(self, member: MemberKey) -> Total | None:
+        """A member's total; a counter slot that is the total itself is checked before.
+
+        Raises:
+            DamagedCell: it does not hold what was written to it.
+        """
+        total = self.totals_of([member]).get(member)
+        if total is not None and total.slots == 1:
+            for slot, _ in self.slots_of(*member):
+                found = self.cell((*member, slot)) if slot[0] in COUNTER_KINDS else None
+                if found is not None:
+                    checked(*found)
+        return total
+
     def members_after(
         self, space: bytes, member: bytes, cells_max: int
     ) -> list[tuple[bytes, list[tuple[bytes, Value]]]]:
@@ -132,6 +169,75 @@ class SqliteSnapshot:
             (self._space_id(space), limit),
         )
         return int(found.fetchone()[0])
+
+    def spaces(self) -> list[bytes]:
+        """All spaces, in the order of their bytes."""
+        return [space for (space,) in self._db.execute("SELECT space FROM spaces ORDER BY space")]
+
+    def cells_after(
+        self, space: bytes, member: bytes, slot: bytes, limit: int
+    ) -> list[tuple[Row, int]]:
+        """The next cells of a space by (member, slot), each with the fingerprint stored beside it.
+
+        The rows are as they stand: whether they fit their fingerprint is for the caller to see.
+        """
+        return [cell[:2] for cell in self.stored_after(space, (member, slot), None, limit)]
+
+    def stored_after(
+        self, space: bytes, after: tuple[bytes, bytes], upto: tuple[bytes, bytes] | None, limit: int
+    ) -> list[Stored]:
+        """The cells of a space above one (member, slot), up to another one or to the end.
+
+        At most `limit`, in the order of their keys, as they stand.
+        """
+        bound = "" if upto is None else " AND (member, slot) <= (?, ?)"
+        found = self._db.execute(
+            f"{_STORED} WHERE space = ? AND (member, slot) > (?, ?){bound}"
+            " ORDER BY member, slot LIMIT ?",
+            (self._space_id(space), *after, *(upto or ()), limit),
+        )
+        return [Stored(row_of((space, *rest)), mark, lsn) for *rest, mark, lsn in found]
+
+    def totals_kept(
+        self, space: bytes, first: bytes, before: bytes | None
+    ) -> list[tuple[bytes, Total]]:
+        """The rows of `totals` of the members from one on, up to before another or to the end."""
+        bound = "" if before is None else " AND member < ?"
+        found = self._db.execute(
+            f"{_KEPT} WHERE space = ? AND member >= ?{bound} ORDER BY member",
+            (self._space_id(space), first, *(() if before is None else (before,))),
+        )
+        return [(name, Total(score, at, bool(rose), n)) for name, score, at, rose, n in found]
+
+    @property
+    def cells_kept(self) -> int:
+        """How many cells there are, as kept with each change."""
+        cells: int = self._db.execute("SELECT cells FROM state").fetchone()[0]
+        return cells
+
+    def cell(self, key: Key) -> tuple[Row, int] | None:
+        """One cell as it stands, with the fingerprint stored beside it; None where it is not."""
+        found = self._db.execute(
+            "SELECT major, minor, body, inc, seq, print FROM cells"
+            " WHERE space = ? AND member = ? AND slot = ?",
+            (self._space_id(key[0]), *key[1:]),
+        ).fetchone()
+        return None if found is None else (row_of((*key, *found[:5])), found[5])
+
+    def buckets(self) -> list[tuple[int, int]]:
+        """(fingerprint, cells) of every bucket, as kept with each change."""
+        return list(self._db.execute("SELECT print, cells FROM buckets ORDER BY id"))
+
+
+def checked(row: Row, mark: int) -> Row:
+    """The row, if it fits the fingerprint that is stored beside it.
+
+    Raises:
+        DamagedCell: it does not.
+    """
+    if not fits(row, mark):
+        raise DamagedCell(row.key)
+    return row
 
 
 def total_of_member(db: sqlite3.Connection, space: int, member: bytes) -> Total | None:

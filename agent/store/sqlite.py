@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent.apply import Outcome, State, WorkingSet
 from agent.boards.catalog import Catalog
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
@@ -23,10 +22,14 @@ from agent.crdt.counter import Total
 from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
 from agent.crdt.space import BOARDS_SPACE, RING_SPACE
 from agent.errors import StoreError
+from agent.exchange import Boot
 from agent.membership import Ring
-from agent.store.identity import Identity
-from agent.store.schema import open_writer
-from agent.store.snapshot import SqliteSnapshot
+from agent.operation import Correction
+from agent.state import Outcome, State, WorkingSet
+from agent.store.identity import Identity, Life
+from agent.store.mend import FLIP, correct, mend_cell
+from agent.store.schema import damage, is_damage, open_writer
+from agent.store.snapshot import SqliteSnapshot, checked
 
 # The log is pruned while more than half of it is superseded, and then this many entries are
 # looked at for each one appended: it never outgrows twice the cells.
@@ -46,7 +49,7 @@ def _lookup(columns: str, table: str, on: str, key: str, keys: int) -> str:
 
 _CELLS = {
     n: _lookup(
-        "t.space, t.member, t.slot, t.major, t.minor, t.body, t.inc, t.seq",
+        "t.space, t.member, t.slot, t.major, t.minor, t.body, t.inc, t.seq, t.print",
         "cells",
         "t.space = s AND t.member = m AND t.slot = l",
         "(?, ?, ?)",
@@ -66,7 +69,7 @@ _TOTALS = {
 }
 _SINGLES = {
     n: _lookup(
-        "t.space, t.member, t.slot, t.major, t.minor, t.body, t.inc, t.seq",
+        "t.space, t.member, t.slot, t.major, t.minor, t.body, t.inc, t.seq, t.print",
         "cells",
         "t.space = s AND t.member = m AND t.slot >= x'"
         f"{COUNTER_SLOTS_FROM.hex()}' AND t.slot < x'{COUNTER_SLOTS_BEFORE.hex()}'",
@@ -80,6 +83,8 @@ _SINGLES = {
 class SqliteStore:
     """An agent's SQLite file, opened for writing. Created with its identity if it is new.
 
+    Nothing is written before `begin` has counted the process that writes.
+
     Raises:
         StoreError: the file is foreign, newer, damaged, or belongs to another agent or ring.
     """
@@ -90,30 +95,71 @@ class SqliteStore:
         self.uncertain = False
         self._pruned_to = 0
         try:
-            self.boot_number = self._begin_boot(identity)
+            self._claim(identity)
             self._remember()
         except StoreError:
             self._db.close()
             raise
+        except sqlite3.Error as error:
+            self._db.close()
+            raise StoreError(f"{path}: {damage(error)}") from error
 
-    def _begin_boot(self, identity: Identity) -> int:
-        """Count this start, before anything else is written (ID5). Returns its number."""
+    def _claim(self, identity: Identity) -> None:
+        """Give a new file its identity; check an existing one's."""
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute(
-            "INSERT OR IGNORE INTO state VALUES (1, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0)",
+            "INSERT OR IGNORE INTO state (id, ring, agent, region, inc, log, boot, seq, lsn, hlc,"
+            " cells, log_entries, complete) VALUES (1, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0, 0)",
             (identity.ring, identity.agent, identity.region, identity.inc, identity.log),
         )
-        row = self._db.execute("SELECT ring, agent, region, boot FROM state").fetchone()
+        row = self._db.execute("SELECT ring, agent, region FROM state").fetchone()
         wanted = (identity.ring, identity.agent, identity.region)
-        if row[:3] != wanted:
-            self._db.execute("ROLLBACK")
+        self._db.execute("ROLLBACK" if row != wanted else "COMMIT")
+        if row != wanted:
             raise StoreError(
                 f"{self.path}: belongs to ring {row[0]!r}, agent {row[1]!r}, region {row[2]!r},"
                 f" not to {wanted}; give each agent a data_dir of its own"
             )
-        self._db.execute("UPDATE state SET boot = boot + 1")
+
+    @property
+    def life(self) -> Life:
+        """What the file says of the process that last wrote to it."""
+        row = self._db.execute(
+            "SELECT inc, log, boot, nonce, clean, burnt, seq, lsn FROM state"
+        ).fetchone()
+        return Life(row[0], row[1], row[2], row[3], bool(row[4]), row[5], row[6], row[7])
+
+    def begin(
+        self,
+        nonce: int,
+        new_log: int | None = None,
+        burnt: str = "",
+        above: int = 0,
+        new_inc: int | None = None,
+        incomplete: bool = False,
+    ) -> Boot:
+        """Count this process, before it writes anything else (ID5).
+
+        Args:
+            nonce: this process's random number.
+            new_log: a fresh log id, where the old one may not go on (ID7).
+            burnt: why the incarnation may not go on; empty if it may.
+            above: a number that others have heard of; this process's is greater.
+            new_inc: a fresh incarnation, for a file that no process has counted itself in.
+            incomplete: the file may lack what this agent has acknowledged.
+        """
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute(
+            "UPDATE state SET boot = max(boot, ?) + 1, nonce = ?, clean = 0, burnt = ?,"
+            " log = coalesce(?, log), inc = coalesce(?, inc), complete = complete AND NOT ?",
+            (above, nonce, burnt, new_log, new_inc, incomplete),
+        )
         self._db.execute("COMMIT")
-        return int(row[3]) + 1
+        return Boot(self.life.boot, nonce)
+
+    def end(self) -> None:
+        """Note that everything was answered and stored; the last thing that a process writes."""
+        self._db.execute("UPDATE state SET clean = 1")
 
     def _remember(self) -> None:
         """Read what this object keeps of the file: anew after a COMMIT of unknown outcome."""
@@ -126,7 +172,9 @@ class SqliteStore:
         """The state as it is on disk. `times` start empty: they are learned again."""
         self._remember()
         snapshot = SqliteSnapshot(self._db)
-        row = self._db.execute("SELECT agent, inc, log, seq, lsn, hlc FROM state").fetchone()
+        row = self._db.execute(
+            "SELECT agent, inc, log, seq, lsn, hlc, boot, nonce, burnt, root, complete FROM state"
+        ).fetchone()
         return State(
             agent=row[0],
             inc=row[1],
@@ -139,7 +187,20 @@ class SqliteStore:
             cursors=snapshot.cursors,
             catalog=Catalog().with_rows(snapshot.rows_in(BOARDS_SPACE)),
             ring=Ring().with_rows(snapshot.rows_in(RING_SPACE)),
+            boot=Boot(row[6], row[7]),
+            burnt=row[8],
+            seen=dict(self._db.execute("SELECT inc, seq FROM seen")),
+            fences={
+                inc: Boot(boot, nonce)
+                for inc, boot, nonce in self._db.execute("SELECT inc, boot, nonce FROM fences")
+            },
+            root=row[9],
+            complete=bool(row[10]),
         )
+
+    def damage(self, error: sqlite3.Error) -> StoreError | None:
+        """What to say where an error means that the file is damaged for good."""
+        return StoreError(f"{self.path}: {damage(error)}") if is_damage(error) else None
 
     @property
     def cells(self) -> int:
@@ -147,9 +208,14 @@ class SqliteStore:
         return self._cells
 
     def load(self, cells: Iterable[Key], members: Iterable[MemberKey]) -> WorkingSet:
-        """The wanted cells and totals, in a few statements; None for those never written."""
+        """The wanted cells and totals, in a few statements; None for those never written.
+
+        Raises:
+            DamagedCell: a cell does not hold what was written to it.
+        """
         found_cells: dict[Key, Row | None] = dict.fromkeys(cells)
         found_totals: dict[MemberKey, Total | None] = dict.fromkeys(members)
+        prints: dict[Key, int] = {}
         ids, spaces = self._ids, self._spaces
         pairs = [(ids[s], m) for s, m in found_totals if s in ids]
         for space, member, score, reached_ms, rose, slots in self._look_up(_TOTALS, pairs):
@@ -157,29 +223,30 @@ class SqliteStore:
         # A member without a row in totals has one counter slot at the most: its total is what
         # that holds, and its other counter slots need no look-up.
         singles = [pair for pair in pairs if found_totals[spaces[pair[0]], pair[1]] is None]
-        for space, member, slot, *rest in self._look_up(_SINGLES, singles):
-            row = row_of((spaces[space], member, slot, *rest))
+        for space, member, slot, *rest, mark in self._look_up(_SINGLES, singles):
+            row = checked(row_of((spaces[space], member, slot, *rest)), mark)
             found_totals[row[:2]] = counter.contribution(slot[0], row[3:6])
             if row[:3] in found_cells:
                 found_cells[row[:3]] = row
+                prints[row[:3]] = mark
         single = set(singles)
         keys = [
             (ids[s], m, slot)
             for s, m, slot in found_cells
             if s in ids and not (slot[0] in COUNTER_KINDS and (ids[s], m) in single)
         ]
-        for space, member, slot, *rest in self._look_up(_CELLS, keys):
-            row = row_of((spaces[space], member, slot, *rest))
+        for space, member, slot, *rest, mark in self._look_up(_CELLS, keys):
+            row = checked(row_of((spaces[space], member, slot, *rest)), mark)
             found_cells[row[:3]] = row
-        return WorkingSet(found_cells, found_totals)
+            prints[row[:3]] = mark
+        return WorkingSet(found_cells, found_totals, prints)
 
     def _look_up(
         self, statements: dict[int, str], keys: Sequence[tuple[int | bytes, ...]]
     ) -> list[tuple[Any, ...]]:
         """Run a look-up over all keys, in blocks."""
         found: list[tuple[Any, ...]] = []
-        rest = iter(keys)
-        left = len(keys)
+        rest, left = iter(keys), len(keys)
         for block in _BLOCKS:
             while left >= block:
                 left -= block
@@ -222,8 +289,8 @@ class SqliteStore:
         rows, first = outcome.rows, before.lsn + 1
         ids = [self._id(row.space) for row in rows]
         db.executemany(
-            "REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(ids[i], *row[1:], first + i) for i, row in enumerate(rows)],
+            "REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(ids[i], *row[1:], first + i, outcome.prints[i]) for i, row in enumerate(rows)],
         )
         db.executemany(
             "INSERT INTO log VALUES (?, ?, ?, ?)",
@@ -237,29 +304,74 @@ class SqliteStore:
                 if total.slots > 1
             ],
         )
-        if state.vv is not before.vv:
-            db.executemany("REPLACE INTO vv VALUES (?, ?)", state.vv.items() - before.vv.items())
-        if state.cursors is not before.cursors:
-            moved = state.cursors.items() - before.cursors.items()
-            db.executemany(
-                "REPLACE INTO cursors VALUES (?, ?, ?)", [(name, *at) for name, at in moved]
-            )
+        db.executemany(FLIP, [(*change, bucket) for bucket, change in outcome.buckets.items()])
+        self._write_knowledge(before, state)
         self._log_entries += len(rows)
         if self._log_entries - self._cells - new_cells > max(PRUNE_FLOOR_ENTRIES, self._cells):
             self._prune(max(PRUNE_LOOK_MIN, PRUNE_LOOK_PER_APPEND * len(rows)))
         db.execute(
-            "UPDATE state SET inc = ?, log = ?, seq = ?, lsn = ?, hlc = ?, cells = ?,"
-            " log_entries = ?",
+            "UPDATE state SET inc = ?, log = ?, seq = ?, lsn = ?, hlc = ?, burnt = ?, root = ?,"
+            " complete = ?, cells = ?, log_entries = ?",
             (
                 state.inc,
                 state.log,
                 state.seq,
                 state.lsn,
                 state.hlc,
+                state.burnt,
+                state.root,
+                state.complete,
                 self._cells + new_cells,
                 self._log_entries,
             ),
         )
+
+    def _write_knowledge(self, before: State, state: State) -> None:
+        """What is known of other agents and of incarnations, as far as it changed."""
+        db = self._db
+        if state.vv is not before.vv:
+            db.executemany("REPLACE INTO vv VALUES (?, ?)", state.vv.items() - before.vv.items())
+        if state.seen is not before.seen:
+            db.executemany(
+                "REPLACE INTO seen VALUES (?, ?)", state.seen.items() - before.seen.items()
+            )
+        if state.fences is not before.fences:
+            raised = state.fences.items() - before.fences.items()
+            db.executemany(
+                "REPLACE INTO fences VALUES (?, ?, ?)", [(inc, *boot) for inc, boot in raised]
+            )
+        if state.cursors is not before.cursors:
+            moved = state.cursors.items() - before.cursors.items()
+            db.executemany("REPLACE INTO cursors VALUES (?, ?, ?)", [(at, *to) for at, to in moved])
+            gone = before.cursors.keys() - state.cursors.keys()
+            db.executemany("DELETE FROM cursors WHERE log = ?", [(at,) for at in gone])
+
+    def mend(self, rows: Sequence[Row], correction: Correction | None = None) -> int:
+        """Put rows in the place of damaged cells, as changes of the log, and correct sums.
+
+        Totals of their members are added up anew. As one transaction. Returns how many changed.
+
+        Raises:
+            sqlite3.Error: nothing was changed, unless COMMIT itself failed (`self.uncertain`).
+        """
+        self.uncertain = False
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            changed = sum([mend_cell(self._db, self._id(row.space), row) for row in rows])
+            if correction is not None:
+                correct(self._db, self._ids, correction)
+            self.uncertain = True
+            self._db.execute("COMMIT")
+        except BaseException:  # whatever ended the transaction
+            with suppress(sqlite3.Error):
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                    self.uncertain = False
+            raise
+        finally:
+            self._remember()
+        self.uncertain = False
+        return changed
 
     def _id(self, space: bytes) -> int:
         known = self._ids.get(space)

@@ -21,6 +21,13 @@ from rich.table import Table
 
 DEFAULT_URL = "http://127.0.0.1:7401"
 REQUEST_S = 30.0
+IN_OTHER_WORDS = {  # what hints of the API say -> what an operator types; --json shows it as it was
+    "PUT /v1/boards/{board}": "'tallyring board define'",
+    "POST .../reset": "'tallyring board reset'",
+    "force removes it": "--force removes it",
+    "as_of in GET /v1/ring": "'tallyring ring status'",
+    "GET /v1/audit": "'tallyring audit'",
+}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -131,7 +138,10 @@ def _problem(status: int, answer: dict[str, Any]) -> CommandError:
     message = f"{detail} ({code}, {status})" if code else f"the agent answered {status}"
     if answer.get("definite") is False:
         message += "; it may have been stored all the same"
-    return CommandError(message, str(answer.get("hint") or ""), answer)
+    hint = str(answer.get("hint") or "")
+    for of_api, of_command in IN_OTHER_WORDS.items():
+        hint = hint.replace(of_api, of_command)
+    return CommandError(message, hint, answer)
 
 
 def api_options(command: Command) -> Command:
@@ -205,4 +215,4 @@ def lag(ms: int | None) -> str:
     """A lag for people."""
     if ms is None:
         return "unknown"
-    return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.0f} s"
+    return f"{ms} ms" if ms < 5_000 else f"{ms / 1000:.0f} s"

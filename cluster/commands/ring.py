@@ -1,4 +1,4 @@
-"""The ring: status and watch."""
+"""The ring: status and watch, and the commands that change it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from cluster.commands.call import Api, api_options, lag, plain, show_table, table
+from cluster.commands.add import add
+from cluster.commands.call import Api, api_options, plain
+from cluster.commands.membership import leave, readdress, remove
+from cluster.commands.ring_tables import whole_ring, wrong
+from cluster.commands.rotation import rotate_secret
 
 
 @click.group()
 def ring() -> None:
-    """Show the ring of agents."""
+    """Show the ring of agents, and change it."""
 
 
 @ring.command()
@@ -25,11 +27,14 @@ def ring() -> None:
 def status(api: Api) -> None:
     """Show all agents of the ring as one of them sees it.
 
-    The exit code is 1 if one is down, or was never met.
+    The exit code is 1 if one is down or was never met, or if there is an alarm.
     """
     answer = api.get("/v1/ring")
-    api.show(answer, lambda: _members(answer))
-    if not all(_well(member, answer["agent"]) for member in answer["members"]):
+    if api.as_json:
+        click.echo(json.dumps(answer))
+    else:
+        _show(Console(markup=False), answer)
+    if wrong(answer):
         raise SystemExit(1)
 
 
@@ -56,38 +61,15 @@ def watch(api: Api, every: float, times: int | None) -> None:
             if api.as_json:
                 click.echo(json.dumps(answer))
             elif console.is_terminal:
-                live.update(_members(answer), refresh=True)
+                live.update(whole_ring(answer), refresh=True)
             else:
-                show_table(_members(answer))
+                _show(console, answer)
 
 
-def _well(member: dict[str, Any], me: str) -> bool:
-    contact = member["contact"]
-    if member["name"] == me or member["status"] in ("left", "removed"):
-        return True
-    return contact is not None and contact["state"] != "down"
+def _show(console: Console, answer: dict[str, Any]) -> None:
+    click.echo(f"ring {plain(answer['ring'])}, seen by {plain(answer['agent'])}")
+    console.print(whole_ring(answer), highlight=False)
 
 
-def _members(answer: dict[str, Any]) -> Table:
-    title = f"ring {answer['ring']}, seen by {answer['agent']}"
-    made = table("agent", "region", "status", "state", ">lag", ">rows behind", title=title)
-    errors: list[str] = []
-    for member in answer["members"]:
-        contact = member["contact"] or {}
-        me = member["name"] == answer["agent"]
-        behind = contact.get("rows_behind")
-        made.add_row(
-            member["name"],
-            member["region"],
-            member["status"],
-            "this agent" if me else contact.get("state", "not met yet"),
-            "" if me else lag(member["lag_ms"]),
-            "" if behind is None else str(behind),
-        )
-        if contact.get("last_error"):
-            # With its time: with an agent that is well again it is history.
-            at, error = contact["last_error_at"], plain(contact["last_error"])
-            errors.append(f"{member['name']}: last error at {at}: {error}")
-    if errors:
-        made.caption, made.caption_justify = Text("\n".join(errors)), "left"
-    return made
+for command in (add, leave, readdress, remove, rotate_secret):
+    ring.add_command(command)

@@ -20,10 +20,14 @@ UP, DOWN, BEST, LATEST = b"+", b"-", b"M", b"L"
 
 @dataclass(slots=True)
 class Cell:
-    """What was written to one cell: all values, and the greatest that can't have been lost."""
+    """What was written to one cell: all values, and the greatest that can't have been lost.
+
+    spoiled: whether some of it may have been lost.
+    """
 
     values: set[Value] = field(default_factory=set)
     kept: Value | None = None
+    spoiled: bool = False
 
     def wrote(self, value: Value) -> None:
         """A write made this value."""
@@ -36,6 +40,7 @@ class Cell:
         sure = [v for v in self.values if elsewhere is not None and v <= elsewhere]
         if self.kept is not None and (elsewhere is None or elsewhere < self.kept):
             self.kept = max(sure, default=None)
+            self.spoiled = True
 
 
 @dataclass(slots=True)
@@ -45,7 +50,10 @@ class History:
     cells: by key.
     commits: (incarnation, seq) -> the cells of that commit, for the invariants.
     sums: the plain sum of all acknowledged adds, by space and member.
-    times: by agent, (when, key, value) of its writes, until its disk is lost.
+    times: by agent, (when, key, value) of its writes, but for what was lost since. A clock that
+        jumped back counts on from where it was: what an agent said before stands.
+    slots: the plain sum in each counter slot, and when it last rose.
+    holes: cells that were damaged when nobody held all that was written to them.
     """
 
     cells: dict[Key, Cell] = field(default_factory=dict)
@@ -54,13 +62,23 @@ class History:
     times: dict[str, list[tuple[int, Key, Value]]] = field(default_factory=dict)
     boards: dict[bytes, Definition] = field(default_factory=dict)
     slots: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    holes: set[Key] = field(default_factory=set)
 
     def committed(self, agent: str, now_ms: int, rows: Iterable[Row]) -> None:
         """An agent made its own rows durable."""
+        times = self.times.setdefault(agent, [])
         for row in rows:
             self.cells.setdefault(row.key, Cell()).wrote(row.value)
             self.commits.setdefault((row.inc, row.seq), []).append((row.key, row.value))
-            self.times.setdefault(agent, []).append((now_ms, row.key, row.value))
+            now_ms = max(now_ms, times[-1][0]) if times else now_ms
+            times.append((now_ms, row.key, row.value))
+
+    def stamp_problem(self, row: Row) -> str | None:
+        """I1: a row holds what the write that its stamp names made of the cell, or less."""
+        values = [v for key, v in self.commits.get((row.inc, row.seq), ()) if key == row.key]
+        if any(row.value <= value for value in values) or row.key in self.holes:
+            return None
+        return f"I1: {show(row.key)} = {row.value} is stamped {row[6:]}, which wrote {values}"
 
     def added(self, member: MemberKey, inc: int, amount: int, at_ms: int) -> Key:
         """An acknowledged entry of a `sum` board. Returns the slot that it may have changed.
@@ -88,16 +106,40 @@ class History:
             return f"slot {show(key)} holds {value and value[:2]}, the plain sum is {expected}"
         return None
 
-    def disk_lost(self, agent: str, others: Iterable[Mapping[Key, Value]]) -> None:
-        """An agent's disk was lost; `others` are the cells of all other agents."""
-        elsewhere: dict[Key, Value] = {}
-        for cells in others:
-            for key, value in cells.items():
-                if key not in elsewhere or value > elsewhere[key]:
-                    elsewhere[key] = value
+    def disk_lost(self, others: Iterable[Mapping[Key, Value]]) -> None:
+        """A disk was lost or set back; `others` are the cells of all disks that there are now."""
+        elsewhere = greatest(others)
         for key, cell in self.cells.items():
             cell.lost(elsewhere.get(key))
-        self.times.pop(agent, None)
+        for agent, times in self.times.items():
+            self.times[agent] = [
+                (at_ms, key, value)
+                for at_ms, key, value in times
+                if key in elsewhere and elsewhere[key] >= value
+            ]
+
+    def cell_lost(self, key: Key, others: Iterable[Mapping[Key, Value]]) -> None:
+        """A cell was damaged, and what it held may be nowhere; `others` as in `disk_lost`."""
+        elsewhere = greatest(others).get(key)
+        if key in self.cells:
+            self.cells[key].lost(elsewhere)
+            if self.cells[key].spoiled:
+                self.holes.add(key)
+
+    def set_back(self, inc: int, seq: int, cells: Mapping[Key, Value]) -> None:
+        """An incarnation goes on from `seq`: nobody holds what it wrote after that, if it did."""
+        for stamp in [stamp for stamp in self.commits if stamp[0] == inc and stamp[1] > seq]:
+            del self.commits[stamp]
+        self.forget_slots(inc, cells)
+
+    def forget_slots(self, slot_inc: int, cells: Mapping[Key, Value]) -> None:
+        """The counter slots of an incarnation are what a disk that was set back holds of them."""
+        for key in [key for key in self.slots if key[2][1:9] == slot_inc.to_bytes(8)]:
+            value = cells.get(key)
+            if value is None or value[0] == 0:
+                del self.slots[key]
+            else:
+                self.slots[key] = (value[0], value[1])
 
     def cell_problems(self, agent: str, cells: Mapping[Key, Value]) -> list[str]:
         """Whether one agent's cells are what the whole history makes of them."""
@@ -108,7 +150,9 @@ class History:
                 problems.append(f"{agent}: {show(key)} is {value}, but {cell.kept} was written")
             elif value is not None and value not in cell.values:
                 problems.append(f"{agent}: {show(key)} is {value}, which nobody wrote")
-        problems += [f"{agent}: {show(key)} from nowhere" for key in cells.keys() - self.cells]
+        problems += [
+            f"{agent}: {show(key)} from nowhere" for key in sorted(cells.keys() - self.cells)
+        ]
         return problems
 
     def score_of(
@@ -133,7 +177,7 @@ class History:
     def all_kept(self, member: MemberKey) -> bool:
         """Whether nothing that was written for a member can have been lost."""
         return all(
-            cell.kept == max(cell.values)
+            cell.kept == max(cell.values) and not cell.spoiled
             for key, cell in self.cells.items()
             if key[:2] == member and cell.values
         )
@@ -142,6 +186,15 @@ class History:
 def show(key: Key) -> str:
     """A cell's key, readable."""
     space, member, slot = key
-    return (
-        f"({space[1 : 1 + space[0]].decode()}, {member.decode()}, {slot[:1].decode()}{slot[1:]!r})"
-    )
+    board = space[1 : 1 + space[0]].decode(errors="replace")
+    return f"({board}, {member.decode()}, {slot[:1].decode()}{slot[1:]!r})"
+
+
+def greatest(disks: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
+    """The greatest value of each cell on any of these disks."""
+    found: dict[Key, Value] = {}
+    for cells in disks:
+        for key, value in cells.items():
+            if key not in found or value > found[key]:
+                found[key] = value
+    return found

@@ -11,8 +11,8 @@ from agent.crdt.cell import Key, Row, Value
 from agent.exchange import Chunk
 from agent.operation import Merged
 from cluster.simulator.agent import SimulatedAgent
+from cluster.simulator.events import Newer
 from cluster.simulator.history import History
-from cluster.simulator.script import Newer
 
 NAME, INC, LOG = "newer", 77, 7_777
 SPACE = b"\xff a form of space that this version can't read"
@@ -41,6 +41,10 @@ class NewerAgent:
         start = self._streamed.get(to.name, 0)
         self._streamed[to.name] = number
         return not event.lost and self._send(to, start, now_ms)
+
+    def forget(self, name: str) -> None:
+        """An agent's disk was set back: what it was sent it may not have."""
+        self._streamed.pop(name, None)
 
     def finish(self, to: SimulatedAgent, now_ms: int) -> None:
         """Send the whole log to one agent, which passes it on."""

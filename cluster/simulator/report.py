@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.simulator.agent import SimulatedAgent
-from cluster.simulator.script import Event, Settings, script_of, settings_of
+from cluster.simulator.ending import Ending
+from cluster.simulator.events import Event, told
+from cluster.simulator.rules import WithoutRules, patched
+from cluster.simulator.script import Settings, script_of, settings_of
 from cluster.simulator.world import World
 
 STEPS = 150
@@ -22,7 +25,10 @@ class Report:
     ok: whether nothing was wrong; else `problems` says what, the first of them first.
     faults: by kind, how many faults really happened.
     events, exchanges: how many there were.
+    writes: how many writes were committed and followed to the end.
+    theme: what the run was mostly about.
     trace: what happened, line by line, if it was asked for.
+    script: the shortest script that fails, as sentences, if it was asked for.
     command: the command that repeats this run.
     """
 
@@ -34,7 +40,10 @@ class Report:
     exchanges: int
     agents: int
     command: str
+    writes: int = 0
+    theme: str = ""
     trace: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
 
 
 def simulate(
@@ -42,72 +51,74 @@ def simulate(
     *,
     steps: int = STEPS,
     agents: int | None = None,
+    theme: str | None = None,
+    omit: frozenset[str] = frozenset(),
     trace: bool = False,
     shrink: bool = False,
-    agent_type: type[SimulatedAgent] = SimulatedAgent,
 ) -> Report:
     """Run one seed.
 
     Args:
         steps: how many events the script has.
-        agents: how many agents; by default the seed decides (2 to 6).
+        agents: how many agents begin; by default the seed decides (2 to 6).
+        theme: what the run is mostly about (script.THEMES); by default the seed decides.
+        omit: letters of rules that are left out (rules.RULES).
         trace: also say what happened.
         shrink: if the run fails, report the shortest script found that still fails.
-        agent_type: the agents; tests leave out a rule of the protocol here.
     """
-    settings = settings_of(seed, steps, agents)
+    settings = settings_of(seed, steps, agents, theme, omit)
     script: Sequence[Event] = script_of(settings)
-    world = play(settings, script, agent_type, trace=trace)
+    world = play(settings, script, trace=trace)
     if world.problems and shrink:
-        script = shortest(settings, script, agent_type)
-        world = play(settings, script, agent_type, trace=trace)
+        script = shortest(settings, script)
+        world = play(settings, script, trace=trace)
     command = f"tallyring simulate --seed {seed}"
     command += "" if steps == STEPS else f" --steps {steps}"
     command += "" if agents is None else f" --agents {agents}"
+    command += "" if theme is None else f" --theme {theme}"
+    command += f" --omit {','.join(sorted(omit))}" if omit else ""
     return Report(
         seed=seed,
         ok=not world.problems,
         problems=tuple(world.problems[:PROBLEMS_SHOWN_MAX]),
-        faults=dict(sorted(world.seen.items())),
+        faults=dict(sorted((kind, times) for kind, times in world.seen.items() if times)),
         events=len(script),
         exchanges=world.exchanges,
         agents=settings.agents,
         command=command,
+        writes=sum(len(cell.values) for cell in world.history.cells.values()),
+        theme=settings.theme,
         trace=tuple(world.trace),
+        script=tuple(told(event) for event in script) if world.problems and shrink else (),
     )
 
 
-def play(
-    settings: Settings,
-    script: Sequence[Event],
-    agent_type: type[SimulatedAgent] = SimulatedAgent,
-    *,
-    trace: bool = False,
-) -> World:
+def play(settings: Settings, script: Sequence[Event], *, trace: bool = False) -> World:
     """Play a script and heal. An exception of the product is a problem like any other."""
-    world = World(settings, agent_type, trace=trace)
-    try:
-        world.run(script)
-        if not world.problems:
-            world.heal()
-    except Exception as error:  # noqa: BLE001 -- the finding must carry the seed that leads to it
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        world.problems.append(f"{error!r} in {where.name}, line {where.lineno}")
+    agent_type = WithoutRules if settings.omit else SimulatedAgent
+    with patched(settings.omit):
+        world = World(settings, agent_type, trace=trace)
+        try:
+            if settings.acquainted:
+                Ending(world).acquaint()
+            world.run(script)
+            if not world.problems:
+                Ending(world).heal()
+        except Exception as error:  # noqa: BLE001 -- the finding must carry the seed that leads to it
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{where.name}, {where.filename.rsplit('/', 1)[-1]}:{where.lineno}"
+            world.problems.append(f"{error!r} in {place}")
     return world
 
 
-def shortest(
-    settings: Settings,
-    script: Sequence[Event],
-    agent_type: type[SimulatedAgent] = SimulatedAgent,
-) -> list[Event]:
+def shortest(settings: Settings, script: Sequence[Event]) -> list[Event]:
     """A short script that still fails: delta debugging (Zeller, Hildebrandt, 2002)."""
     events, parts = list(script), 2
     for _ in range(SHRINK_RUNS_MAX):
         size = max(1, len(events) // parts)
         for start in range(0, len(events), size):
             fewer = events[:start] + events[start + size :]
-            if play(settings, fewer, agent_type).problems:
+            if play(settings, fewer).problems:
                 events, parts = fewer, max(2, parts - 1)
                 break
         else:

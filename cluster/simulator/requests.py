@@ -14,8 +14,8 @@ from agent.crdt.cell import Key
 from agent.errors import Indefinite, Refused
 from agent.operation import Answer, Write, Written
 from cluster.simulator.agent import SimulatedAgent
+from cluster.simulator.events import Figure, Writes
 from cluster.simulator.history import BEST, LATEST, UP, History, show
-from cluster.simulator.script import Figure, Writes
 
 
 class Requests:
@@ -27,6 +27,9 @@ class Requests:
 
     def send(self, agent: SimulatedAgent, event: Writes, now_ms: int) -> list[str]:
         """Commit all requests of the event as one batch; what is wrong with the answers."""
+        if agent.closed:
+            self._seen["write refused: " + agent.closed] += 1
+            return []
         agent.settle_boards(now_ms)
         batch = _Batch(self._history, agent, now_ms)
         operations = [batch.operation(figures) for figures in event.requests]
@@ -120,7 +123,7 @@ class _Batch:
         number = abs(figure.number) if definition.rule == "best" else figure.number
         data: bytes = b"" if figure.data is None else msgpack.packb(figure.data)
         if definition.rule == "sum":
-            self._slots.append(history.added(member, agent.state.inc, figure.number, at_ms))
+            self._slots.append(history.added(member, agent.slot_inc, figure.number, at_ms))
         elif definition.rule == "best":
             major = -number if definition.low else number
             history.scored((*member, BEST), (major, -at_ms, data))
@@ -132,7 +135,7 @@ class _Batch:
     def cell_problems(self) -> list[str]:
         """What the batch left in the agent's cells, against the plain history."""
         agent, history, problems = self._agent, self._history, []
-        for key in self._slots:
+        for key in self._slots if agent.slot_inc == agent.state.inc else ():
             problem = history.slot_problem(key, agent.disk.value(key))
             problems += [problem] if problem else []
             assert key[2][:1] in (UP, b"-")
@@ -143,7 +146,10 @@ class _Batch:
             elif key not in history.cells or value not in history.cells[key].values:
                 problems.append(f"{show(key)} is {value}; a write without `at` must win")
         snapshot = agent.disk.snapshot()
+        damaged = {key[:2] for key in agent.disk.damaged}
         for member, (definition, score) in self._scores.items():
+            if member in damaged:
+                continue  # what stands there is not what was written
             standing = standing_of(definition, snapshot.slots_of(*member))
             if standing is None or standing.score != score:
                 problems.append(f"{member[1]!r}: {score} was answered, {standing} is stored")

@@ -6,14 +6,15 @@ script does not change what it does: a failing script can be cut down.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import TypeAlias
 
 from agent.boards.definition import Definition
 from agent.exchange import ChunkLimits
+from cluster.simulator import events as ev
+from cluster.simulator.events import HOUR_MS, START_MS, Event
 
-START_MS = 1_800_000_000_000
 BOARDS = ("alpha", "beta", "gamma", "counters")
 MEMBERS = ("ada", "bo", "cy")
 DEFINITIONS = (
@@ -23,208 +24,283 @@ DEFINITIONS = (
     Definition(rule="best", order="low", ties="last"),
     Definition(rule="latest", ties="member"),
 )
+DAY_MS = 24 * HOUR_MS
+THEMES = ("network", "network", "disks", "identity", "members", "keyed", "finals")
+"""What a run is mostly about. Every theme has writes, exchanges, crashes and restarts."""
+
+# By theme: how often each fault is drawn, beside 34 writes and 50 exchanges.
+WEIGHTS: dict[str, dict[str, int]] = {
+    "network": {"change": 4, "crash": 3, "restart": 1, "partition": 1, "newer": 4, "sketch": 3},
+    "disks": {
+        "change": 3,
+        "crash": 3,
+        "tail": 2,
+        "wipe": 2,
+        "backup": 2,
+        "restore": 2,
+        "newer": 2,
+        "restart": 2,
+        "damage": 3,
+        "partition": 1,
+        "sketch": 2,
+    },
+    "identity": {
+        "change": 2,
+        "crash": 2,
+        "restart": 6,
+        "rollback": 4,
+        "move": 2,
+        "back": 2,
+        "clone": 2,
+        "partition": 1,
+        "jump": 2,
+        "sketch": 1,
+    },
+    "members": {
+        "change": 3,
+        "crash": 2,
+        "restart": 1,
+        "join": 4,
+        "depart": 4,
+        "partition": 1,
+        "newer": 2,
+        "jump": 2,
+        "wipe": 1,
+        "sketch": 1,
+    },
+    "keyed": {"keyed": 40, "crash": 3, "wipe": 3, "backup": 2, "restore": 2, "tail": 1},
+    "finals": {"score": 25, "crash": 4, "wipe": 4, "backup": 2, "restore": 2, "restart": 1},
+}
+WRITES = {"keyed": 4, "finals": 4}  # else 34
+WRITES_ELSE, EXCHANGES = 34, 50
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The shape of a run.
 
+    theme: what it is mostly about.
     ring: each agent talks to two neighbours only, else to any other.
     loss: the share of messages that are lost.
-    wipes: agents may lose their disks; what only they held is then lost with right.
-    skews_ms: how far each agent's clock is off.
+    skews_ms: how far each place's clock is off.
+    close_ms: when the window of the run closes.
+    acquainted: all agents know each other before the script begins.
+    omit: the rules that are left out (cluster/simulator/rules.py).
     """
 
     seed: int
     agents: int
     steps: int
+    theme: str
     ring: bool
     loss: float
-    wipes: bool
     limits: ChunkLimits
     skews_ms: tuple[int, ...]
+    close_ms: int
+    acquainted: bool
+    omit: frozenset[str] = frozenset()
 
-    def peers(self, agent: int) -> list[int]:
-        """The agents that this one calls."""
-        others = [other for other in range(self.agents) if other != agent]
+    def peers(self, place: int, places: int) -> list[int]:
+        """The places that this one calls, of so many."""
+        others = [other for other in range(places) if other != place]
         if not self.ring:
             return others
-        return sorted({(agent + 1) % self.agents, (agent - 1) % self.agents} - {agent})
+        return sorted({(place + 1) % places, (place - 1) % places} - {place})
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One entry before its board's rule is known.
-
-    Its time is `ago_ms` before the agent's clock (None: it has no `at`), in whole `grid_ms`: on a
-    coarse grid, entries at different agents have the same time.
-    """
-
-    board: str
-    member: str
-    number: int
-    ago_ms: int | None
-    grid_ms: int
-    data: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Writes:
-    """Requests that wait together at one agent. `disk`: what its store does with them."""
-
-    at: int
-    agent: int
-    requests: tuple[tuple[Figure, ...], ...]
-    disk: str = "works"  # or "refuses", or "is uncertain"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A board is defined, reset (to None: as it was) or retired."""
-
-    at: int
-    agent: int
-    act: str  # "define", "reset" or "retire"
-    board: str
-    definition: Definition | None
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One agent calls another.
-
-    asks, answers: when copies of the request and the reply arrive, in ms after they were sent; an
-        empty one is lost.
-    thinks: ms between joining the push and reading the snapshot for the reply.
-    waits: the caller joins the reply with its next batch, not at once.
-    """
-
-    at: int
-    agent: int
-    peer: int
-    asks: tuple[int, ...]
-    answers: tuple[int, ...]
-    thinks: int
-    waits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """A process ends; another begins with what was durable, or (`wiped`) with an empty disk."""
-
-    at: int
-    agent: int
-    wiped: bool
-    chance: int
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """Between these agents and all others nothing arrives until `until`."""
-
-    at: int
-    until: int
-    side: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Newer:
-    """An agent of a newer version writes a cell of an unknown kind and streams its log to one
-    agent, chunk after chunk, without waiting for an answer; `lost` chunks leave a gap.
-    """
-
-    at: int
-    agent: int
-    member: str
-    major: int
-    lost: bool
-
-
-Event: TypeAlias = Writes | Change | Exchange | Crash | Partition | Newer
-
-
-def settings_of(seed: int, steps: int, agents: int | None = None) -> Settings:
+def settings_of(
+    seed: int,
+    steps: int,
+    agents: int | None = None,
+    theme: str | None = None,
+    omit: frozenset[str] = frozenset(),
+) -> Settings:
     """The shape of the run of this seed."""
     r = Random(f"settings {seed}")
     count = r.randint(2, 6) if agents is None else agents
+    about = THEMES[seed % len(THEMES)]
+    ring = r.random() < 0.4
+    loss = r.choice((0.0, 0.15, 0.4))
+    limits = ChunkLimits(
+        rows_max=r.choice((1, 2, 3, 8, 100)),
+        bytes_max=r.choice((60, 300, 10_000)),
+        scanned_max=r.choice((1, 2, 5, 100)),
+    )
+    skews = (0, 3, -400, 5_000, -30_000)
+    about = theme or about
+    if about == "identity":
+        skews = (0, 3, -400, DAY_MS, -DAY_MS)
+    if about in ("finals", "keyed") and agents is None:
+        count, ring = min(count, 4), False
+    if about in ("identity", "members"):
+        ring = False
+    if about == "finals":
+        skews = (0, 3, -400, 1_500, -2_000)
     return Settings(
         seed=seed,
         agents=count,
         steps=steps,
-        ring=r.random() < 0.4,
-        loss=r.choice((0.0, 0.15, 0.4)),
-        wipes=r.random() < 0.4,
-        limits=ChunkLimits(
-            rows_max=r.choice((1, 2, 3, 8, 100)),
-            bytes_max=r.choice((60, 300, 10_000)),
-            scanned_max=r.choice((1, 2, 5, 100)),
-        ),
-        skews_ms=tuple(r.choice((0, 3, -400, 5_000, -30_000)) for _ in range(count)),
+        theme=about,
+        ring=ring,
+        loss=loss,
+        limits=limits,
+        skews_ms=tuple(r.choice(skews) for _ in range(count)),
+        close_ms=START_MS + steps * r.randint(20, 45),
+        acquainted=about == "finals" or r.random() < 0.6,
+        omit=omit,
     )
 
 
 def script_of(settings: Settings) -> list[Event]:
     """The script of a run, in the order of its times."""
-    r = Random(f"script {settings.seed}")
-    at = START_MS
-    events: list[Event] = [
-        Change(at, r.randrange(settings.agents), "define", board, _definition(r))
-        for board in BOARDS[:3]
-    ]
-    for _ in range(settings.steps):
-        at += r.choice((1, 1, 5, 40, 300))
-        events.append(_event(r, at, settings))
-    return events
+    return _Script(settings).draw()
 
 
-def _event(r: Random, at: int, settings: Settings) -> Event:
-    agent, kind = r.randrange(settings.agents), r.random()
-    if kind < 0.34:
+class _Script:
+    """Draws a script. `places` grows where agents join or are cloned."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._r = Random(f"script {settings.seed}")
+        self._places = settings.agents
+        self._departed = 0
+        self._cloned = False
+        self._key = 0
+        self._later: list[Event] = []
+
+    def draw(self) -> list[Event]:
+        """All events."""
+        r, settings, at = self._r, self._settings, START_MS
+        events: list[Event] = [
+            ev.Change(at, r.randrange(settings.agents), "define", board, r.choice(DEFINITIONS))
+            for board in BOARDS[:3]
+        ]
+        weights = WEIGHTS[settings.theme]
+        kinds = ["writes", "exchange", *weights]
+        shares = [WRITES.get(settings.theme, WRITES_ELSE), EXCHANGES, *weights.values()]
+        for kind in r.choices(kinds, shares, k=settings.steps):
+            at += r.choice((1, 1, 5, 40, 300))
+            if kind == "partition" and r.random() < 0.2:
+                events.append(self._partition(at, 25 * HOUR_MS))
+                at += r.choice((1, 10 * HOUR_MS, 26 * HOUR_MS))
+                continue
+            events += self._event(kind, at)
+        return sorted([*events, *self._later], key=lambda event: event.at)
+
+    def _event(self, kind: str, at: int) -> Sequence[Event]:
+        r, place = self._r, self._r.randrange(self._places)
+        match kind:
+            case "writes":
+                return [self._writes(at, place)]
+            case "exchange":
+                return [self._exchange(at, place)]
+            case "change":
+                act = r.choice(("define",) * 5 + ("reset", "reset", "retire"))
+                new = r.choice(DEFINITIONS) if act == "define" or r.random() < 0.5 else None
+                return [ev.Change(at, place, act, r.choice(BOARDS[:3]), new)]
+            case "partition":
+                return [self._partition(at, r.choice((200, 3_000)))]
+            case "newer":
+                member, major = r.choice(MEMBERS), r.randint(1, 99)
+                return [ev.Newer(at, place, member, major, r.random() < 0.4)]
+            case "jump":
+                off_ms = r.choice((DAY_MS, -DAY_MS, 0, 0, 90_000))
+                return [ev.ClockJump(at, place, off_ms)]
+            case "backup":
+                return [ev.Backup(at, place)]
+            case "damage":
+                return [ev.Damage(at, place, r.getrandbits(30))]
+            case "sketch":
+                return [ev.Sketch(at, place, r.randrange(4), r.randint(1, 9))]
+            case "score":
+                return [ev.Score(at, place, r.choice(MEMBERS), r.randint(1, 50))]
+            case "keyed":
+                return self._keyed(at)
+            case _:
+                return self._fault(kind, at, place)
+
+    def _fault(self, kind: str, at: int, place: int) -> Sequence[Event]:
+        r = self._r
+        chance = r.getrandbits(62)
+        match kind:
+            case "join" if self._places < self._settings.agents + 2:
+                self._places += 1
+                seed = r.randrange(self._settings.agents)
+                return [ev.Join(at, self._places - 1, seed, r.random() < 0.5, chance)]
+            case "clone" if not self._cloned:
+                self._cloned = True
+                self._places += 1
+                deaf = r.random() < 0.7
+                silent = frozenset(range(self._places)) if deaf else ev.NOBODY
+                return [ev.Clone(at, self._places - 1, place, chance, silent)]
+            case "depart" if self._settings.agents - self._departed > 2:
+                self._departed += 1
+                by = r.choice((place, *range(self._settings.agents)))
+                return [ev.Depart(at, place, by)]
+            case "join" | "clone" | "depart":
+                return [self._exchange(at, place)]
+            case _:
+                everyone = range(self._places)
+                silent = frozenset(p for p in everyone if r.random() < 0.5)
+                silent = silent if r.random() < 0.25 else ev.NOBODY
+                flush = r.random() < (0.7 if kind == "rollback" else 0.1)
+                return [ev.Start(at, place, kind, chance, flush, silent)]
+
+    def _keyed(self, at: int) -> Sequence[Event]:
+        """A keyed entry, tried at one to three places."""
+        r = self._r
+        self._key += 1
+        amount, tries = r.randint(1, 3), r.choice((1, 2, 2, 3))
+        places = r.sample(range(self._settings.agents), min(self._settings.agents, tries))
+        tries_at = [at + (0 if not i else r.randint(0, 400)) for i in range(len(places))]
+        found = [
+            ev.Keyed(when, place, self._key, amount, r.choice((("all",), ("all", "day"), ("day",))))
+            for when, place in zip(tries_at, places, strict=True)
+        ]
+        self._later += found[1:]
+        return found[:1]
+
+    def _partition(self, at: int, length_ms: int) -> Event:
+        side = frozenset(i for i in range(self._places) if self._r.random() < 0.5)
+        return ev.Partition(at, at + length_ms, side)
+
+    def _writes(self, at: int, place: int) -> Event:
+        r = self._r
         disk = r.choice(("works",) * 12 + ("refuses", "is uncertain"))
-        return Writes(at, agent, tuple(_request(r) for _ in range(r.choice((1, 1, 2)))), disk)
-    if kind < 0.87:
-        return _exchange(r, at, agent, settings)
-    if kind < 0.91:
-        act = r.choice(("define",) * 5 + ("reset", "reset", "retire"))
-        new = _definition(r) if act == "define" or r.random() < 0.5 else None
-        return Change(at, agent, act, r.choice(BOARDS[:3]), new)
-    if kind < 0.95:
-        wiped = settings.wipes and r.random() < 0.4
-        return Crash(at, agent, wiped, r.getrandbits(62))
-    if kind < 0.96:
-        side = frozenset(i for i in range(settings.agents) if r.random() < 0.5)
-        return Partition(at, at + r.choice((200, 3_000)), side)
-    return Newer(at, agent, r.choice(MEMBERS), r.randint(1, 99), r.random() < 0.4)
+        requests = tuple(self._request() for _ in range(r.choice((1, 1, 2))))
+        return ev.Writes(at, place, requests, disk)
 
+    def _exchange(self, at: int, place: int) -> Event:
+        r = self._r
 
-def _exchange(r: Random, at: int, agent: int, settings: Settings) -> Exchange:
-    def arrivals() -> tuple[int, ...]:
-        if r.random() < settings.loss:
-            return ()
-        copies = 2 if r.random() < 0.1 else 1
-        late = r.random() < 0.15
-        return tuple(r.randint(0, 4_000 if late else 60) for _ in range(copies))
+        def arrivals() -> tuple[int, ...]:
+            if r.random() < self._settings.loss:
+                return ()
+            copies = 2 if r.random() < 0.1 else 1
+            late = r.random() < 0.15
+            return tuple(r.randint(0, 4_000 if late else 60) for _ in range(copies))
 
-    peer = r.choice(settings.peers(agent))
-    thinks = r.choice((0, 0, 20, 400))
-    return Exchange(at, agent, peer, arrivals(), arrivals(), thinks, r.random() < 0.3)
+        peer = r.choice(self._settings.peers(place, self._places))
+        thinks = r.choice((0, 0, 20, 400))
+        return ev.Exchange(at, place, peer, arrivals(), arrivals(), thinks, r.random() < 0.3)
 
-
-def _request(r: Random) -> tuple[Figure, ...]:
-    one = r.choice(BOARDS)
-    boards = r.choice(((one,), (one,), (one, "counters"), BOARDS))
-    return tuple(
-        Figure(
-            board=r.choice(boards),
-            member=r.choice(MEMBERS),
-            number=r.choice((0, 1, 2, 3, r.randint(0, 9))) * r.choice((1, 1, -1)),
-            ago_ms=r.choice((None, None, 0, 1_000, r.randint(0, 5_000), -50_000)),
-            grid_ms=r.choice((1, 1, 5_000)),
-            data=r.choice((None, None, "x", "y")),
+    def _request(self) -> tuple[ev.Figure, ...]:
+        r = self._r
+        one = r.choice(BOARDS)
+        boards = r.choice(((one,), (one,), (one, "counters"), BOARDS))
+        return tuple(
+            ev.Figure(
+                board=r.choice(boards),
+                member=r.choice(MEMBERS),
+                number=r.choice((0, 1, 2, 3, r.randint(0, 9))) * r.choice((1, 1, -1)),
+                ago_ms=r.choice((None, None, 0, 1_000, r.randint(0, 5_000), -50_000)),
+                grid_ms=r.choice((1, 1, 5_000)),
+                data=r.choice((None, None, "x", "y")),
+            )
+            for _ in range(r.choice((1, 1, 2, 5)))
         )
-        for _ in range(r.choice((1, 1, 2, 5)))
-    )
 
 
-def _definition(r: Random) -> Definition:
-    return r.choice(DEFINITIONS)
+def without(settings: Settings, omit: frozenset[str]) -> Settings:
+    """The same run with these rules left out."""
+    return replace(settings, omit=omit)

@@ -1,8 +1,9 @@
-"""The world of a run: virtual time, messages in flight, faults, and the healing at the end.
+"""The world of a run: virtual time, messages in flight, and the checks after every step.
 
 A reply reaches only the process that asked (rule E of docs/protocol.md): as over HTTP, it comes
 back on a connection that ends with the process. Everything else may happen to a message: it is
-lost, comes twice, comes late, or after one that was sent later.
+lost, comes twice, comes late, or after one that was sent later. What happens to processes and disks
+is in faults.py, the end of a run in ending.py.
 """
 
 from __future__ import annotations
@@ -13,25 +14,22 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import assert_never
 
+from agent.crdt.cell import Key, Value
 from agent.exchange import Boot, Reply, Request
 from agent.operation import Define, Operation, Reset, Retire
+from cluster.simulator import events as ev
 from cluster.simulator import invariants
-from cluster.simulator.agent import SimulatedAgent
-from cluster.simulator.healing import heal
+from cluster.simulator.agent import Answered, Refusal, SimulatedAgent
+from cluster.simulator.events import START_MS, Event, told
+from cluster.simulator.faults import Faults
+from cluster.simulator.finals import Finals
 from cluster.simulator.history import History
+from cluster.simulator.keyed import KeyedEntries
 from cluster.simulator.newer import NewerAgent
+from cluster.simulator.place import Place
 from cluster.simulator.requests import Requests
-from cluster.simulator.script import (
-    START_MS,
-    Change,
-    Crash,
-    Event,
-    Exchange,
-    Newer,
-    Partition,
-    Settings,
-    Writes,
-)
+from cluster.simulator.script import Settings
+from cluster.simulator.sketch import Sketches
 
 LATE_MS = 1_000
 DUPLICATES_KEPT_MAX = 60
@@ -42,6 +40,7 @@ class World:
 
     seen: by kind, how often each fault really happened.
     trace: what happened, in sentences; empty unless asked for.
+    delivered: messages that arrived, to be delivered once more at the end.
     """
 
     def __init__(
@@ -58,22 +57,35 @@ class World:
         self.history = History()
         self.now_ms = START_MS
         self.exchanges = 0
+        self.delivered: list[Callable[[], object]] = []
         self._tracing = trace
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
-        self._partitions: list[Partition] = []
-        self._delivered: list[Callable[[], None]] = []
+        self._partitions: list[ev.Partition] = []
         self._newest: Counter[tuple[int, int, str]] = Counter()
-        self._checked: list[dict[int, int]] = [{} for _ in range(settings.agents)]
+        self._claims = [invariants.Claims() for _ in range(settings.agents + 4)]
         self._requests = Requests(self.history, self.seen)
-        self._newer = NewerAgent(self.history)
-        r = Random(f"agents {settings.seed}")
-        self.agents = [
-            agent_type(f"a{i}", settings, r.getrandbits(62), self._clock(i), self.seen)
-            for i in range(settings.agents)
+        self.newer = NewerAgent(self.history)
+        self.keyed = KeyedEntries(self.history, settings.omit, self.seen)
+        self.sketches = Sketches(self.history, settings.omit)
+        self.places = [
+            Place(i, f"a{i}", settings.skews_ms[i], f"redis {i}") for i in range(settings.agents)
         ]
-        for index in range(settings.agents):
-            self._changed(index)
+        self.finals = Finals(settings, self.places, self.seen)
+        self.faults = Faults(
+            settings,
+            agent_type,
+            self.history,
+            self.seen,
+            self.places,
+            self.clock,
+            self.cut,
+            self.changed,
+        )
+        r = Random(f"agents {settings.seed}")
+        for place in self.places:
+            place.disk = self.faults.new_disk(place, r.getrandbits(62))
+            self.faults.boot(place, r.getrandbits(62))
 
     def run(self, script: Sequence[Event]) -> None:
         """Play a script to its end, with all that is then still in flight."""
@@ -83,37 +95,51 @@ class World:
             at, _, act = heapq.heappop(self._due)
             self.now_ms = max(self.now_ms, at)
             act()
+            for place in self.places:
+                self.faults.mend(place)
+                problem = self.faults.leave(place)
+                self.problems += [problem] if problem else []
 
     def _player(self, event: Event) -> Callable[[], None]:
         return lambda: self._play(event)
 
     def _play(self, event: Event) -> None:
+        if not isinstance(event, ev.Exchange):
+            self._say(told(event)[13:].strip())
+        if isinstance(event, ev.Partition):
+            self._partitions.append(event)
+            self.seen["partition of 25 h"] += event.until - event.at > ev.HOUR_MS
+            return
+        if isinstance(
+            event, ev.Start | ev.Backup | ev.Clone | ev.ClockJump | ev.Damage | ev.Depart | ev.Join
+        ):
+            self.faults.play(event)
+            return
+        agent = self.up(event.place)
+        if agent is None:
+            return
+        now_ms = self.clock(event.place)
         match event:
-            case Writes():
-                agent = self.agents[event.agent]
-                self._say(f"{agent.name} takes {event.requests} (disk {event.disk})")
-                self.problems += self._requests.send(agent, event, self._clock(event.agent))
-                self._changed(event.agent)
-            case Change():
-                self._change(event)
-            case Exchange():
-                self._ask(event)
-            case Crash():
-                self._crash(event)
-            case Partition():
-                self._say(f"partition: {sorted(event.side)} alone until {event.until - START_MS}")
-                self._partitions.append(event)
-            case Newer():
-                self._say(f"the newer agent streams to a{event.agent} (lost: {event.lost})")
-                clock = self._clock(event.agent)
-                if self._newer.stream(self.agents[event.agent], event, clock):
+            case ev.Writes():
+                self.problems += self._requests.send(agent, event, now_ms)
+            case ev.Change():
+                self._change(agent, event, now_ms)
+            case ev.Exchange():
+                self._ask(agent, event)
+            case ev.Newer():
+                if self.newer.stream(agent, event, now_ms):
                     self.seen["unknown kind"] += 1
-                self._changed(event.agent)
+            case ev.Keyed():
+                self.keyed.count(agent, event, now_ms)
+            case ev.Score():
+                self.problems += self.finals.score(agent, event, now_ms)
+            case ev.Sketch():
+                self.sketches.write(agent, event, now_ms)
             case _:
                 assert_never(event)
+        self.changed(event.place)
 
-    def _change(self, event: Change) -> None:
-        agent = self.agents[event.agent]
+    def _change(self, agent: SimulatedAgent, event: ev.Change, now_ms: int) -> None:
         operation: Operation
         match event.act, event.definition:
             case "retire", _:
@@ -122,33 +148,18 @@ class World:
                 operation = Define(event.board, definition)
             case _:
                 operation = Reset(event.board, event.definition)
-        answers = agent.run([operation], self._clock(event.agent))
-        self._say(f"{agent.name} {operation}: {answers[0]}")
-        self._changed(event.agent)
-
-    def _crash(self, event: Crash) -> None:
-        agent = self.agents[event.agent]
-        self._say(f"{agent.name} crashes{', its disk is lost' if event.wiped else ''}")
-        self.seen["disk lost" if event.wiped else "crash"] += 1
-        if event.wiped:
-            others = [
-                {row.key: row.value for _, row in other.disk.rows()}
-                for other in self.agents
-                if other is not agent
-            ]
-            self.history.disk_lost(agent.name, [*others, self._newer.cells()])
-            self._checked[event.agent] = {}
-        agent.restart(event.chance, self._clock(event.agent), wiped=event.wiped)
-        self._changed(event.agent)
+        if not agent.closed:
+            agent.run([operation], now_ms)
 
     # --- messages --------------------------------------------------------------------------
 
-    def _ask(self, event: Exchange) -> None:
-        caller, peer = self.agents[event.agent], self.agents[event.peer]
-        request = caller.ask(peer.name, self._clock(event.agent))
+    def _ask(self, caller: SimulatedAgent, event: ev.Exchange) -> None:
+        request = caller.ask(event.peer, self.clock(event.place))
+        if request is None:
+            return
         self.exchanges += 1
-        number, process = self.exchanges, caller.boot
-        self._say(f"#{number} {caller.name} -> {peer.name}: {_told(request)}")
+        number, process = self.exchanges, caller.state.boot
+        self._say(f"#{number} a{event.place} -> a{event.peer}: {_told(request)}")
         self._sent("request", event.asks, lambda: self._arrive(event, request, process, number))
 
     def _sent(self, what: str, arrivals: tuple[int, ...], act: Callable[[], None]) -> None:
@@ -161,118 +172,171 @@ class World:
                 self.seen[f"{what} late"] += 1
             self._later(delay_ms, act)
 
-    def _arrive(self, event: Exchange, request: Request, process: Boot, number: int) -> None:
-        if self._cut(event):
+    def _arrive(self, event: ev.Exchange, request: Request, process: Boot, number: int) -> None:
+        peer = self.up(event.peer)
+        if peer is None or self._was_cut(event):
             return
-        peer = self.agents[event.peer]
         self._in_order(event, "request", number)
-        self._say(f"#{number} reaches {peer.name}")
-        peer.hear(request, self._clock(event.peer))
-        self._kept(lambda: peer.hear(request, self._clock(event.peer)))
-        self._changed(event.peer)
-        answering = peer.boot
+        refusal = self._hear(event, request)
+        self._kept(lambda: self._hear(event, request))
+        if refusal is not None:
+            self._say(f"#{number} a{event.peer} refuses: {refusal.reason}")
+            self.seen[f"refused: {refusal.reason}"] += 1
+            self._send_back(event, request, refusal, {}, process, number)
+            return
+        answering = peer.state.boot
         self._later(event.thinks, lambda: self._answer(event, request, process, answering, number))
 
+    def _hear(self, event: ev.Exchange, request: Request) -> Refusal | None:
+        """Take in a request, unless its sender is refused."""
+        peer = self.up(event.peer)
+        if peer is None:
+            return None
+        now_ms = self.clock(event.peer)
+        refusal = peer.admit(request.sender, now_ms)
+        if refusal is None:
+            peer.hear(request, now_ms)
+        self.changed(event.peer)
+        self._read(event.peer, event.place)
+        return refusal
+
     def _answer(
-        self, event: Exchange, request: Request, process: Boot, answering: Boot, number: int
+        self, event: ev.Exchange, request: Request, process: Boot, answering: Boot, number: int
     ) -> None:
-        peer = self.agents[event.peer]
-        if peer.boot != answering:
+        peer = self.up(event.peer)
+        if peer is None or peer.state.boot != answering:
             self.seen["crash while answering"] += 1
             return
-        reply = peer.answer(request, self._clock(event.peer))
-        self._say(f"#{number} {peer.name} answers: {_told(reply)}")
-        self._sent(
-            "reply", event.answers, lambda: self._return(event, request, reply, process, number)
-        )
+        reply = peer.answer(request, self.clock(event.peer))
+        if reply is not None:
+            self._say(f"#{number} a{event.peer} answers: {_told(reply)}")
+            self._send_back(event, request, reply, peer.served, process, number)
 
-    def _return(
-        self, event: Exchange, request: Request, reply: Reply, process: Boot, number: int
+    def _send_back(
+        self,
+        event: ev.Exchange,
+        request: Request,
+        answer: Answered,
+        served: dict[Key, Value],
+        process: Boot,
+        number: int,
     ) -> None:
-        if self._cut(event):
+        def arrives() -> None:
+            caller = self.up(event.place)
+            if caller is None or self._was_cut(event):
+                return
+            if not caller.reaches(process):
+                self.seen["reply to a dead process"] += 1
+                return
+            self._in_order(event, "reply", number)
+            self._say(f"#{number} is back at a{event.place} (waits: {event.waits})")
+            self._conclude(event, request, answer, served, waits=event.waits)
+            self._kept(again)
+
+        def again() -> None:
+            caller = self.up(event.place)
+            if caller is not None and caller.reaches(process):
+                self._conclude(event, request, answer, served, waits=False)
+
+        self._sent("reply", event.answers, arrives)
+
+    def _conclude(
+        self,
+        event: ev.Exchange,
+        request: Request,
+        answer: Answered,
+        served: dict[Key, Value],
+        *,
+        waits: bool,
+    ) -> None:
+        caller, now_ms = self.up(event.place), self.clock(event.place)
+        if caller is None:
             return
-        caller = self.agents[event.agent]
-        if not caller.reaches(process):
-            self.seen["reply to a dead process"] += 1
-            return
-        self._in_order(event, "reply", number)
-        self._say(f"#{number} is back at {caller.name} (waits: {event.waits})")
-        caller.conclude(request, reply, self._clock(event.agent), waits=event.waits)
-        self._kept(lambda: self._again(event, request, reply, process))
-        self._changed(event.agent)
-        problem = invariants.cursor_problem(caller, self.agents[event.peer])
-        problem = problem or invariants.cursor_problem(self.agents[event.peer], caller)
-        self.problems += [problem] if problem else []
+        if isinstance(answer, Refusal):
+            caller.refused(answer, now_ms)
+        else:
+            caller.conclude(event.peer, request, answer, now_ms, waits=waits)
+        self.changed(event.place)
+        self._read(event.place, event.peer)
+        if not waits and isinstance(answer, Reply) and self.up(event.place) is caller:
+            problem = invariants.whole_problem(caller, answer, served, self.history)
+            self.problems += [problem] if problem else []
 
-    def _again(self, event: Exchange, request: Request, reply: Reply, process: Boot) -> None:
-        caller = self.agents[event.agent]
-        if caller.reaches(process):
-            caller.conclude(request, reply, self._clock(event.agent), waits=False)
+    def _kept(self, act: Callable[[], object]) -> None:
+        if len(self.delivered) < DUPLICATES_KEPT_MAX:
+            self.delivered.append(act)
 
-    def _kept(self, act: Callable[[], None]) -> None:
-        if len(self._delivered) < DUPLICATES_KEPT_MAX:
-            self._delivered.append(act)
-
-    def _cut(self, event: Exchange) -> bool:
-        self._partitions = [p for p in self._partitions if p.until > self.now_ms]
-        cut = any((event.agent in p.side) != (event.peer in p.side) for p in self._partitions)
-        if cut:
-            self.seen["partition"] += 1
+    def _was_cut(self, event: ev.Exchange) -> bool:
+        cut = self.cut(event.place, event.peer)
+        self.seen["partition"] += cut
         return cut
 
-    def _in_order(self, event: Exchange, what: str, number: int) -> None:
-        link = (event.agent, event.peer, what)
+    def _in_order(self, event: ev.Exchange, what: str, number: int) -> None:
+        link = (event.place, event.peer, what)
         if number < self._newest[link]:
             self.seen[f"{what} reordered"] += 1
         self._newest[link] = max(self._newest[link], number)
 
-    # --- healing ---------------------------------------------------------------------------
-
-    def heal(self) -> None:
-        """Let every pair exchange without faults, then check every answer, and late duplicates."""
-        self._newer.finish(self.agents[0], self._clock(0))
-        self._changed(0)
-        self._converge()
-        if any(board.overruled for board in self.agents[0].state.catalog):
-            self.seen["definition overruled"] += 1
-        before = self._cells()
-        for act in self._delivered:
-            act()
-        if self.problems or self._cells() == before:
-            return
-        # What only a lost disk held may still be in a message that a full disk refused to join.
-        if self.seen["disk lost"]:
-            self._converge()
-        else:
-            self.problems.append("messages that came once more changed cells")
-
-    def _converge(self) -> None:
-        self.problems += heal(self.agents, self.settings, self._clock)
-        self.problems += invariants.final_problems(self.agents, self.history)
-
-    def _cells(self) -> list[list[object]]:
-        return [[row for _, row in agent.disk.rows()] for agent in self.agents]
-
     # --- bookkeeping -----------------------------------------------------------------------
 
-    def _clock(self, agent: int) -> int:
-        return self.now_ms + self.settings.skews_ms[agent]
+    def up(self, place: int) -> SimulatedAgent | None:
+        """The process at a place, if one runs."""
+        return self.places[place].agent if place < len(self.places) else None
+
+    def clock(self, place: int) -> int:
+        """The clock of a place, in ms."""
+        return self.now_ms + self.places[place].off_ms
+
+    def cut(self, one: int, other: int) -> bool:
+        """Whether nothing arrives between two places now."""
+        self._partitions = [p for p in self._partitions if p.until > self.now_ms]
+        return any((one in p.side) != (other in p.side) for p in self._partitions)
+
+    def heal_partitions(self) -> None:
+        """From now on everything arrives."""
+        self._partitions = []
 
     def _later(self, delay_ms: int, act: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._due, (self.now_ms + delay_ms, self._count, act))
 
-    def _changed(self, index: int) -> None:
-        """An agent may have committed: take its own rows into the history, check what it claims."""
-        agent = self.agents[index]
-        rows, agent.disk.own_rows = agent.disk.own_rows, []
-        self.history.committed(agent.name, self._clock(index), rows)
-        problem = invariants.cover_problem(agent, self.history, self._checked[index])
-        self.problems += [problem] if problem else []
+    def changed(self, index: int) -> None:
+        """A process may have committed: take its own rows into the history, and check it all."""
+        place = self.places[index]
+        agent, disk = place.agent, place.disk
+        for back in sorted(self.faults.set_back):
+            self._claims[back] = invariants.Claims()
+            self.newer.forget(self.places[back].name)
+            self.finals.set_back(self.places[back])
+        self.faults.set_back.clear()
+        if disk is None:
+            return
+        own, disk.own_rows = disk.own_rows, []
+        self.history.committed(place.name, max(place.told_ms, self.clock(index)), own)
+        if agent is None:
+            return
+        agent.expand = self.keyed.expand
+        self.problems += self.keyed.step(agent, self.clock(index))
+        self.problems += self.finals.step(place, agent, self.clock(index))
+        own, disk.own_rows = disk.own_rows, []
+        self.history.committed(place.name, max(place.told_ms, self.clock(index)), own)
+        changed, disk.changed = disk.changed, []
+        problems, disk.problems = disk.problems, []
+        exempt = self.faults.twins
+        problems += invariants.stamp_problems(changed, self.history)
+        problems += self._claims[index].problems(agent, self.history, exempt)
+        self.problems += [f"{place.name}: {problem}" for problem in problems]
+
+    def _read(self, reader: int, peer: int) -> None:
+        """I3, for a reader that may have read further."""
+        one, other = self.up(reader), self.up(peer)
+        if one is not None and other is not None:
+            problem = invariants.cursor_problem(one, other, self.history)
+            self.problems += [problem] if problem else []
 
     def _say(self, sentence: str) -> None:
         if self._tracing:
-            self.trace.append(f"{self.now_ms - START_MS:>7} ms  {sentence}")
+            self.trace.append(f"{self.now_ms - START_MS:>9} ms  {sentence}")
 
 
 def _told(message: Request | Reply) -> str:
@@ -281,6 +345,9 @@ def _told(message: Request | Reply) -> str:
     vector = "no vector" if message.vv is None else f"vector {dict(message.vv)}"
     if chunk is None:
         return f"no chunk, {vector}"
-    rows = [f"{row.member.decode()}/{row.slot[:1].decode()}={row.major}" for row in chunk.rows]
+    rows = [
+        f"{row.member.decode(errors='replace')}/{row.slot[:1].decode(errors='replace')}={row.major}"
+        for row in chunk.rows
+    ]
     head = ", head" if chunk.head else ""
     return f"rows {chunk.start}..{chunk.to}{head} {rows}, {vector}"

@@ -27,13 +27,17 @@ from agent.api.app import make_server
 from agent.api.clock import ManualClock
 from agent.api.services import Services
 from agent.api.table import OPENAPI
-from agent.commit import Commit, CommitQueue, Committer
+from agent.beginning import mint_identity
+from agent.commit import CommitQueue
+from agent.committer import Commit, Committer
 from agent.config import Config, parse
 from agent.crdt.cell import Row
-from agent.crdt.incarnation import mint
 from agent.exchange import Chunk
-from agent.gossip.link import PeerStatus
-from agent.operation import Announce, Merge, Merged
+from agent.gossip.leaving import Leaving
+from agent.gossip.link import Link
+from agent.gossip.peers import Peers
+from agent.gossip.secrets import Secrets
+from agent.operation import Announce, Complete, Merge, Merged
 from agent.projection.connection import RankClient
 from agent.projection.embedded import EmbeddedValkey
 from agent.projection.projector import Projector
@@ -76,7 +80,7 @@ class Api:
     redis: Redis
     services: Services
     clock: ManualClock | None
-    peers: list[PeerStatus] = field(default_factory=list)
+    links: dict[str, Link] = field(default_factory=dict)
 
     async def call(
         self,
@@ -188,7 +192,8 @@ async def running_api(
         await server.start()
         redis_url = server.url
     path = folder / "tallyring.db"
-    store = SqliteStore(path, Identity("test", "eu-1", "eu", mint(now_ms(), 7), 77))
+    store = SqliteStore(path, Identity("test", "eu-1", "eu", *mint_identity(now_ms(), 0)))
+    store.begin(nonce=7)
     readers = Readers(path)
     heard: list[Callable[[Commit], None]] = []
 
@@ -196,26 +201,30 @@ async def running_api(
         for listener in heard:
             listener(commit)
 
-    queue = CommitQueue(Committer(store), now_ms if clock is None else clock.now_ms, tell)
+    board_clock = now_ms if clock is None else clock.now_ms
+    queue = CommitQueue(Committer(store, mint_identity), board_clock, tell)
     reads, writes = RankClient(redis_url, 2.0, 8), RankClient(redis_url, 2.0, 2)
     plain = Redis.from_url(redis_url)
     projector = Projector(config, readers, lambda: queue.state, writes, now_ms)
-    peers: list[PeerStatus] = []
+    peers = Peers(config, Secrets(config.ring.secret_file, time.monotonic), queue, readers, now_ms)
+    peers.refused["replay"] = 1
+    leaving = Leaving(peers)
     services = Services(
         config=config,
         queue=queue,
         readers=readers,
-        ranks=Ranks(config, lambda: queue.state, reads),
+        ranks=Ranks(config, reads),
         projector=projector,
         now_ms=now_ms,
-        exchange=echo,
-        peers=lambda: peers,
-        refusals=lambda: {"replay": 1},
+        answer=echo,
+        peers=peers,
+        leaving=leaving,
         clock=clock,
     )
-    heard += [services.counts.committed, lambda _: projector.wake()]
+    heard += [services.counts.committed, leaving.committed, projector.committed]
     queue.start()
-    await queue.submit(Announce("eu", "http://127.0.0.1:1", store.boot_number))
+    await queue.submit(Announce("eu", "http://127.0.0.1:1"))
+    await queue.submit(Complete())  # what gossip finds out where there are no others
     runner = web.ServerRunner(make_server(services))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -224,7 +233,7 @@ async def running_api(
     try:
         async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session:
             projecting = tasks.create_task(projector.run())
-            yield Api(url, session, queue, readers, plain, services, clock, peers)
+            yield Api(url, session, queue, readers, plain, services, clock, peers.links)
             projecting.cancel()
     finally:
         await runner.cleanup()
@@ -260,8 +269,8 @@ def row_of(
 
 async def merge(api: Api, rows: list[Row], seq: int = 0) -> None:
     """Merge rows as if a peer had sent them; `seq` > 0 claims its writes up to there."""
-    cursor = api.queue.state.cursors.get("us-1")
-    start = 0 if cursor is None else cursor.lsn
+    reading = api.queue.state.cursors.get(5)
+    start = 0 if reading is None else reading.lsn
     chunk = Chunk(log=5, start=start, to=start + len(rows), rows=tuple(rows), head=bool(seq))
     receipt = await api.queue.submit(Merge("us-1", chunk, {99: seq} if seq else None))
     assert receipt.answer == Merged(joined=True, changed=len(rows))

@@ -18,9 +18,10 @@ from random import Random
 from agent.boards.definition import COUNTERS
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.commit import CommitQueue, Committer
+from agent.commit import CommitQueue
+from agent.committer import Committer
 from agent.crdt.cell import Row
-from agent.exchange import Chunk, Cursor
+from agent.exchange import Chunk, Reading
 from agent.operation import Merge, Write
 from agent.store.identity import Identity
 from agent.store.sqlite import SqliteStore
@@ -46,14 +47,15 @@ async def write(queue: CommitQueue, chance: Random) -> None:
 async def merge(queue: CommitQueue) -> None:
     """Merge a peer's log, row by row, from the durable cursor on; for ever."""
     while True:
-        lsn = queue.state.cursors.get("peer", Cursor(9, 0)).lsn + 1
+        lsn = queue.state.cursors.get(9, Reading("peer", 0)).lsn + 1
         row = Row(b"\xffspace", b"p%d" % (lsn % 7), b"M", lsn, 0, b"", 99, lsn)
         await queue.submit(Merge("peer", Chunk(9, lsn - 1, lsn, True, (row,)), {99: lsn}))
 
 
 async def main(path: Path, seed: int) -> None:
     store = SqliteStore(path, Identity("ring", "eu", "eu", 7, 8))
-    queue = CommitQueue(Committer(store), now_ms, lambda _: None)
+    store.begin(seed)
+    queue = CommitQueue(Committer(store, lambda _, inc: (inc, inc)), now_ms, lambda _: None)
     queue.start()
     async with asyncio.TaskGroup() as tasks:
         for number in range(WRITERS):

@@ -14,12 +14,19 @@ from aiohttp import web
 
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.commit import Commit, CommitQueue, Committer
+from agent.commit import CommitQueue
+from agent.committer import Commit, Committer
 from agent.config import Config, parse
 from agent.crdt.incarnation import mint
-from agent.exchange import Boot
-from agent.gossip.client import PATH
+from agent.exchange import ChunkLimits
+from agent.gossip.answering import Answering
+from agent.gossip.client import PATH, Client
+from agent.gossip.frame import Kind
 from agent.gossip.gossip import Gossip
+from agent.gossip.peers import Peers
+from agent.gossip.ranges import Ranges
+from agent.gossip.repair import Repairer
+from agent.gossip.secrets import Secrets
 from agent.operation import Announce, Operation, Write
 from agent.store.identity import Identity
 from agent.store.readers import Readers
@@ -43,7 +50,10 @@ class Agent:
     config: Config
     queue: CommitQueue
     readers: Readers
-    gossip: Gossip
+    peers: Peers
+    answering: Answering
+    repairer: Repairer
+    ranges: Ranges
     inbox: list[bytes] = field(default_factory=list)
 
     async def do(self, operation: Operation) -> object:
@@ -71,7 +81,7 @@ def config_of(folder: Path, name: str, url: str, ring: str, seeds: list[str]) ->
             "agent": {"region": name, "name": name, "data_dir": str(folder / name)},
             "ring": {
                 "name": ring,
-                "secret_file": str(folder / "unused"),
+                "secret_file": str(folder / "ring.secret"),
                 "advertise": url,
                 "seeds": seeds,
             },
@@ -82,6 +92,7 @@ def config_of(folder: Path, name: str, url: str, ring: str, seeds: list[str]) ->
                 "chunk_rows_max": 7,
                 "chunk_bytes_max": 1024,
             },
+            "repair": {"cells_per_s": 5_000, "rest_s": 0.05, "recount_s": 3_600},
         },
         folder,
         {},
@@ -97,50 +108,84 @@ async def running(
     ring: str = "test",
     secret: bytes = SECRET,
     calls: bool = True,
+    repairs: bool = False,
 ) -> AsyncIterator[Agent]:
-    """An agent until the end of the block. `calls=False`: it only answers."""
+    """An agent until the end of the block. `calls=False`: it only answers.
+
+    `repairs`: it also looks for what is wrong and mends it.
+    """
     (folder / name).mkdir(exist_ok=True)
     path = folder / name / "tallyring.db"
     random = Random(str(path))
     inc, log = mint(now_ms(), random.getrandbits(22)), random.getrandbits(62) + 1
     store = SqliteStore(path, Identity(ring, name, name, inc, log))
+    store.begin(random.getrandbits(62) + 1)
     readers = Readers(path)
     tell: list[Callable[[Commit], None]] = []
+    queue = _queue(store, random, tell)
+    inbox: list[bytes] = []
+
+    async def exchange(request: web.Request) -> web.Response:
+        inbox.append(await request.read())
+        status, kind, body = await answering.answer(inbox[-1])
+        return web.Response(status=status, content_type=kind, body=body)
+
+    app = web.Application(client_max_size=2**24)
+    app.router.add_post(PATH, exchange)
+    runner, url = await _serve(app)
+    config = config_of(folder, name, url, ring, seeds or [])
+    secrets = folder / name / "ring.secret"
+    secrets.write_bytes(secret)
+    peers = Peers(config, Secrets(secrets, time.monotonic), queue, readers, now_ms)
+    limits = ChunkLimits(config.gossip.chunk_rows_max, config.gossip.chunk_bytes_max)
+    client = Client(config.gossip)
+    scrubbing = Readers(path)
+    ranges = Ranges(peers, client, scrubbing)
+    repairer = Repairer(peers, ranges, scrubbing, config.repair)
+    answering = Answering(peers, limits, {Kind.RANGE: ranges.answer})
+    gossip = Gossip(peers, client, limits, random)
+    tell += [gossip.committed, repairer.committed]
+    await queue.submit(Announce(name, url))
+    try:
+        async with asyncio.TaskGroup() as loops:
+            task = loops.create_task(gossip.run() if calls else asyncio.Event().wait())
+            repairing = loops.create_task(repairer.run() if repairs else asyncio.sleep(0))
+            yield Agent(
+                name, url, config, queue, readers, peers, answering, repairer, ranges, inbox
+            )
+            task.cancel()
+            repairing.cancel()
+    finally:
+        await runner.cleanup()
+        await client.close()
+        await queue.stop()
+        readers.close()
+        scrubbing.close()
+        store.close()
+
+
+def _queue(store: SqliteStore, random: Random, tell: list[Callable[[Commit], None]]) -> CommitQueue:
+    """A commit queue that is running; after each commit it tells whoever is in the list then."""
 
     def committed(commit: Commit) -> None:
         for told in tell:
             told(commit)
 
-    queue = CommitQueue(Committer(store), now_ms, committed)
+    queue = CommitQueue(
+        Committer(store, lambda ms, inc: (mint(ms, random.getrandbits(22), inc), inc)),
+        now_ms,
+        committed,
+    )
     queue.start()
-    inbox: list[bytes] = []
+    return queue
 
-    async def exchange(request: web.Request) -> web.Response:
-        inbox.append(await request.read())
-        status, kind, body = await gossip.answer(inbox[-1])
-        return web.Response(status=status, content_type=kind, body=body)
 
-    app = web.Application(client_max_size=2**24)
-    app.router.add_post(PATH, exchange)
+async def _serve(app: web.Application) -> tuple[web.AppRunner, str]:
+    """A server on a free port, and its URL."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    config = config_of(folder, name, url, ring, seeds or [])
-    boot = Boot(store.boot_number, random.getrandbits(62) + 1)
-    gossip = Gossip(config, (secret,), boot, queue, readers, now_ms, random)
-    tell.append(gossip.committed)
-    await queue.submit(Announce(name, url, store.boot_number))
-    try:
-        async with asyncio.TaskGroup() as loops:
-            task = loops.create_task(gossip.run() if calls else asyncio.Event().wait())
-            yield Agent(name, url, config, queue, readers, gossip, inbox)
-            task.cancel()
-    finally:
-        await runner.cleanup()
-        await queue.stop()
-        readers.close()
-        store.close()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
 async def until(check: Callable[[], object], timeout_s: float = 20.0) -> None:

@@ -5,28 +5,34 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 from agent.boards.catalog import Board
 from agent.boards.definition import Definition, check
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.commit import Committer
+from agent.committer import Committer
 from agent.config import AgentSection, Config, ProjectionSection, RedisSection, RingSection
 from agent.errors import Indefinite, Refused, Unavailable
-from agent.operation import Define, Operation, Reset, Retire, Write, Written
+from agent.exchange import Chunk
+from agent.operation import Define, Merge, Operation, Reset, Retire, Write, Written
 from agent.projection.connection import RankClient
 from agent.projection.embedded import EmbeddedValkey
-from agent.projection.keys import WATERMARK_KEY, Watermark, watermark_in
+from agent.projection.keys import WATERMARK_KEY, Claim, Watermark, watermark_in
+from agent.projection.link import Link
 from agent.projection.projector import Projector
 from agent.projection.reads import Ranks
+from agent.projection.status import Phase
 from agent.store.identity import Identity
 from agent.store.readers import Readers
+from agent.store.schema import open_reader
+from agent.store.snapshot import SqliteSnapshot
 from agent.store.sqlite import SqliteStore
 
 NOW_MS = 1_760_000_000_000
@@ -36,13 +42,20 @@ _numbers = itertools.count(1)
 
 
 def config_of(
-    folder: Path, url: str, *, agent: str = "eu-1", ring: str = "demo", region: str = "eu"
+    folder: Path,
+    url: str,
+    *,
+    agent: str = "eu-1",
+    ring: str = "demo",
+    region: str = "eu",
+    check_s: float = 0.05,
+    lease_s: float = 5.0,
 ) -> Config:
     return Config(
         agent=AgentSection(region=region, name=agent, data_dir=folder),
         ring=RingSection(name=ring, secret_file=folder / "secret"),
         redis=RedisSection(url=url, timeout_s=5.0),
-        projection=ProjectionSection(batch_members_max=50, check_s=0.05, lease_s=5.0),
+        projection=ProjectionSection(batch_members_max=50, check_s=check_s, lease_s=lease_s),
     )
 
 
@@ -56,9 +69,11 @@ async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float 
 class Rig:
     """One agent's store, committer, projector and ranks."""
 
-    def __init__(self, folder: Path, url: str, **names: str) -> None:
+    def __init__(
+        self, folder: Path, url: str, *, skew_ms: int = 0, new_log: bool = False, **settings: Any
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.config = config_of(folder, url, **names)
+        self.config = config_of(folder, url, **settings)
         number = next(_numbers)
         identity = Identity(
             ring=self.config.ring.name,
@@ -67,9 +82,10 @@ class Rig:
             inc=number + 100,
             log=number + 1_000_000,
         )
-        path = folder / "tallyring.db"
+        path = self.path = folder / "tallyring.db"
         self._store = SqliteStore(path, identity)
-        self.committer = Committer(self._store)
+        self._store.begin(number, number + 2_000_000 if new_log else None)
+        self.committer = Committer(self._store, lambda _now_ms, inc: (inc + 1_000, inc + 3_000_000))
         self.readers = Readers(path)
         self.client = RankClient(url, 5.0, 4)
         self.redis: Redis = Redis.from_url(url)
@@ -78,9 +94,10 @@ class Rig:
             self.readers,
             lambda: self.committer.state,
             self.client,
-            lambda: time.time_ns() // 10**6,
+            lambda: time.time_ns() // 10**6 + skew_ms,
+            identity=lambda: (self.committer.state.log, 1),
         )
-        self.ranks = Ranks(self.config, lambda: self.committer.state, self.client)
+        self.ranks = Ranks(self.config, self.client)
         self._at = NOW_MS
         self._commits = itertools.count()
 
@@ -97,6 +114,17 @@ class Rig:
         else:
             self.projector.wake()
         return commit.answers
+
+    def pull(self, other: Rig) -> None:
+        """Take over everything that another agent has committed, as gossip does."""
+        theirs = other.committer.state
+        reading = self.committer.state.cursors.get(theirs.log)
+        start = 0 if reading is None else reading.lsn
+        db = open_reader(other.path)
+        rows = [row for _, row in SqliteSnapshot(db).log_after(start, 10**6) if row is not None]
+        db.close()
+        chunk = Chunk(theirs.log, start, theirs.lsn, head=True, rows=tuple(rows))
+        self.run(Merge(other.config.name, chunk, theirs.vv))
 
     def define(self, board: str, **fields: Any) -> None:
         self.run(Define(board, check(Definition(**fields))))
@@ -139,6 +167,44 @@ class Rig:
             return await self.scores(board) == scores
         return False
 
+    def fill(self, members: int) -> dict[str, int]:
+        """Define the board `points`, give it members, and return their scores."""
+        scores = {f"player-{number:06}": number * 7 % 1000 + 1 for number in range(members)}
+        self.define("points", rule="sum", ties="shared")
+        self.add("points", scores)
+        return scores
+
+    async def serving(self, scores: Mapping[str, int], board: str = "points") -> None:
+        """Wait until the board is served with exactly these scores."""
+        await eventually(lambda: self.serves(board, scores))
+
+    async def in_phase(self, phase: Phase) -> None:
+        """Wait until the projector is in a phase."""
+
+        async def check() -> bool:
+            return self.projector.status().phase == phase
+
+        await eventually(check)
+
+    async def holding(self) -> None:
+        """Wait until it is this agent that holds the lease in Redis."""
+
+        async def check() -> bool:
+            found = watermark_in(await self.client.command("HGETALL", WATERMARK_KEY))
+            held = found is not None and found.lease_until_ms > 0
+            return held and found is not None and found.claim.agent == self.config.name
+
+        await eventually(check)
+
+    async def moving(self, changes: int = 1) -> None:
+        """Wait until the projector has made some more changes of Redis."""
+        before = self.projector.status().counts.batches
+
+        async def check() -> bool:
+            return self.projector.status().counts.batches >= before + changes
+
+        await eventually(check)
+
     @asynccontextmanager
     async def projecting(self) -> AsyncIterator[None]:
         """Run the projector meanwhile; if it ends by itself, that is an error."""
@@ -163,6 +229,18 @@ class Rig:
         self._store.close()
 
 
+@contextmanager
+def dying() -> Iterator[None]:
+    """A projector that ends in here ends as by kill -9: it gives nothing up."""
+
+    async def nothing(_link: Link, _claim: Claim) -> bool:
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "give_up", nothing)
+        yield
+
+
 @asynccontextmanager
 async def valkey(folder: Path) -> AsyncIterator[EmbeddedValkey]:
     """A Valkey server, restarted when it dies."""
@@ -180,8 +258,10 @@ async def valkey(folder: Path) -> AsyncIterator[EmbeddedValkey]:
 
 
 @asynccontextmanager
-async def rig(folder: Path, url: str, **names: str) -> AsyncIterator[Rig]:
-    made = Rig(folder, url, **names)
+async def rig(
+    folder: Path, url: str, *, skew_ms: int = 0, new_log: bool = False, **settings: Any
+) -> AsyncIterator[Rig]:
+    made = Rig(folder, url, skew_ms=skew_ms, new_log=new_log, **settings)
     try:
         yield made
     finally:

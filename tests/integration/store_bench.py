@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.apply import State
 from agent.boards.definition import COUNTERS, Definition
 from agent.boards.entry import Entry
 from agent.boards.tally import Group, MemberKey
-from agent.commit import Committer
+from agent.committer import Committer
 from agent.crdt.cell import Row, Value
 from agent.crdt.counter import Total
 from agent.crdt.slot import Kind, slot_of_replica
 from agent.exchange import Chunk
 from agent.operation import Announce, Define, Merge, Operation, Write
+from agent.state import State
 from agent.store.identity import Identity
 from agent.store.memory import MemoryStore
 from agent.store.schema import open_reader
@@ -38,6 +38,11 @@ class Snapshot(Protocol):
     def vv(self) -> Any: ...
     @property
     def cursors(self) -> Any: ...
+
+    @property
+    def root(self) -> int: ...
+
+    def buckets(self) -> Any: ...
     def log_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None]]: ...
     def slots_of(self, space: bytes, member: bytes) -> list[tuple[bytes, Value]]: ...
     def rows_in(self, space: bytes) -> list[Row]: ...
@@ -54,7 +59,7 @@ class Bench:
     store: SqliteStore | MemoryStore
 
     def __init__(self) -> None:
-        self.committer = Committer(self.store)
+        self.committer = Committer(self.store, lambda _now_ms, inc: (inc + 1, inc + 1))
 
     def run(self, *operations: Operation) -> State:
         return self.committer.run(operations, NOW_MS).state
@@ -97,7 +102,8 @@ class SqliteBench(Bench):
     def reopen(self) -> None:
         self.close()
         self.store = SqliteStore(self.path, Identity("ring", "eu-1", "eu", 999, 999))
-        self.committer = Committer(self.store)
+        self.store.begin(7)
+        self.committer = Committer(self.store, lambda _now_ms, inc: (inc + 1, inc + 1))
 
     def close(self) -> None:
         for reader in self._readers:
@@ -119,8 +125,8 @@ class MemoryBench(Bench):
 
     def reopen(self) -> None:
         assert isinstance(self.store, MemoryStore)
-        self.store.reboot()
-        self.committer = Committer(self.store)
+        self.store.begin(7)
+        self.committer = Committer(self.store, lambda _now_ms, inc: (inc + 1, inc + 1))
 
 
 def cell(member: str, major: int, slot: bytes = b"M", seq: int = 1, space: bytes = SPACE) -> Row:
@@ -137,7 +143,8 @@ def everything(bench: Bench) -> tuple[Any, ...]:
     state, snapshot = bench.committer.state, bench.snapshot()
     return (
         (state.agent, state.inc, state.log, state.seq, state.lsn, state.hlc),
-        (dict(state.vv), dict(state.cursors)),
+        (dict(state.vv), dict(state.cursors), dict(state.seen), dict(state.fences)),
+        (state.burnt, state.complete, state.root, snapshot.root, snapshot.buckets()),
         (list(state.catalog), state.ring.members),
         log_of(snapshot),
         (snapshot.newest_lsn, dict(snapshot.vv), dict(snapshot.cursors)),
@@ -146,7 +153,7 @@ def everything(bench: Bench) -> tuple[Any, ...]:
 
 
 def fill(bench: Bench) -> None:
-    bench.run(Announce("eu", "http://a", 1), Define("b", Definition(rule="latest")))
+    bench.run(Announce("eu", "http://a"), Define("b", Definition(rule="latest")))
     bench.run(Write((Group("b", [Entry("x", score=4)], [0]),)))
     bench.add("m", 5)
     slot = slot_of_replica(Kind.UP, OTHER)

@@ -12,7 +12,7 @@ from agent.api.position import parse_position
 from agent.boards.entry import rfc3339
 from agent.crdt.slot import Kind, slot_of_one, slot_of_replica
 from agent.crdt.space import RING_SPACE
-from agent.gossip.link import PeerStatus
+from agent.gossip.link import Link
 from agent.membership import pack_member
 from tests.integration.api_node import (
     DOCUMENT,
@@ -309,7 +309,7 @@ async def test_the_clock_of_the_system_is_not_set(api: Api) -> None:
 
 
 async def test_peers_have_a_door_of_their_own(api: Api) -> None:
-    async with api.session.post(f"{api.url}/v1/peer/exchange", data=b"hello") as response:
+    async with api.session.post(f"{api.url}/v1/peer", data=b"hello") as response:
         assert await response.read() == b"hello"
         assert response.headers["Content-Type"] == "application/octet-stream"
 
@@ -326,8 +326,10 @@ async def test_the_ring_shows_members_and_contact(api: Api) -> None:
     """Last in this module: from here on a region is known of which nothing was heard."""
     body = pack_member("us", "http://10.0.0.2:7401")
     await merge(api, [row_of(RING_SPACE, b"us-1", slot_of_one(Kind.MEMBER), (1, 0, body), 11)])
-    contact = ("us-1", "http://10.0.0.2:7401", "down", None, "refused", 1_000, 3, 9, None)
-    api.peers.append(PeerStatus(*contact, 5, 2, 100, 200))
+    url = "http://10.0.0.2:7401"
+    api.links[url] = Link(
+        url, "us-1", began=-60.0, last_error="refused", last_error_ms=1_000, failures=2
+    )
     shown = (await api.get("/v1/ring")).body
     mine, theirs = shown["members"]
     assert (mine["name"], mine["contact"], mine["lag_ms"]) == ("eu-1", None, 0)

@@ -103,7 +103,7 @@ async def test_the_list_shows_the_boards_of_the_token(api: Api) -> None:
 
 
 async def test_peers_need_no_token(api: Api) -> None:
-    async with api.session.post(f"{api.url}/v1/peer/exchange", data=b"x") as response:
+    async with api.session.post(f"{api.url}/v1/peer", data=b"x") as response:
         assert response.status == 200
 
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from agent.gossip.link import PeerStatus
+from agent.gossip.link import Link
 from tests.integration.api_node import Api, running_api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -73,11 +73,11 @@ async def test_a_stopping_queue_refuses_definitely(api: Api) -> None:
 
 
 async def test_a_route_that_fails_answers_internal(api: Api) -> None:
-    api.peers.append(cast("PeerStatus", object()))
+    api.links["x"] = cast("Link", object())
     answer = await api.get("/v1/ring")
     assert (answer.status, answer.code, answer.body["definite"]) == (500, "internal", False)
     assert "AttributeError" not in answer.body["detail"]
-    api.peers.clear()
+    api.links.clear()
     assert (await api.get("/v1/ring")).status == 200
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from agent import commit as commit_module
-from agent.apply import Outcome, State
 from agent.boards.definition import COUNTERS, Definition
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.commit import Commit, CommitQueue, Committer, HotState
+from agent.commit import CommitQueue
+from agent.committer import Commit, Committer, HotState
 from agent.errors import Indefinite, Malformed, Unavailable
 from agent.operation import Define, Operation, Write, Written
+from agent.state import Outcome, State
 from agent.store.identity import Identity
 from agent.store.memory import MemoryStore
 from agent.store.sqlite import SqliteStore
@@ -58,7 +59,11 @@ class Running:
     def __init__(self) -> None:
         self.store = Gated()
         self.commits: list[Commit] = []
-        self.queue = CommitQueue(Committer(self.store), lambda: NOW_MS, self.commits.append)
+        self.queue = CommitQueue(
+            Committer(self.store, lambda _now_ms, inc: (inc + 1, inc + 1)),
+            lambda: NOW_MS,
+            self.commits.append,
+        )
 
     async def submit_all(self, operations: Sequence[Operation]) -> list[object]:
         """The answers, in the order of submission; errors as values."""
@@ -224,7 +229,9 @@ async def test_stopping_commits_what_waits_and_refuses_the_rest() -> None:
 async def test_over_sqlite_what_was_answered_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     store = SqliteStore(path, IDENTITY)
-    queue = CommitQueue(Committer(store), lambda: NOW_MS, lambda _: None)
+    queue = CommitQueue(
+        Committer(store, lambda _now_ms, inc: (inc + 1, inc + 1)), lambda: NOW_MS, lambda _: None
+    )
     queue.start()
     receipts = await asyncio.gather(*(queue.submit(add(n)) for n in range(1, 51)))
     newest = receipts[-1].state
@@ -254,8 +261,8 @@ def test_the_cache_is_bounded_and_keeps_the_newest() -> None:
 
 
 def test_a_cold_cache_and_a_hot_one_answer_alike() -> None:
-    hot = Committer(MemoryStore(IDENTITY))
-    cold = Committer(MemoryStore(IDENTITY))
+    hot = Committer(MemoryStore(IDENTITY), lambda _now_ms, inc: (inc + 1, inc + 1))
+    cold = Committer(MemoryStore(IDENTITY), lambda _now_ms, inc: (inc + 1, inc + 1))
     for step in range(60):
         operations = [add(step % 7 - 3, f"m{step % 4}"), add(1, f"m{step % 3}")]
         answers = hot.run(operations, NOW_MS + step).answers

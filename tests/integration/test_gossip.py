@@ -15,9 +15,11 @@ import pytest
 from agent.boards.definition import Definition, check
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.exchange import Boot, Chunk, Request, Sender
-from agent.gossip import proof, wire
-from agent.operation import Define, Write
+from agent.exchange import Boot, Chunk, Reading, Request, Sender
+from agent.gossip import frame, proof, wire
+from agent.gossip.client import CONTENT_TYPE, PATH
+from agent.gossip.frame import Call, Kind, Refusal
+from agent.operation import Define, Fence, Write
 from tests.integration.gossip_rig import SECRET, Agent, running, until
 
 STRANGER = Sender("stranger", 99, 98, Boot(1, 97))
@@ -78,7 +80,7 @@ async def test_times_follow_the_vector(ring: list[Agent]) -> None:
     await ring[0].add("x", 1)
     await until(lambda: all(set(a.queue.state.times) >= {"a", "b", "c"} - {a.name} for a in ring))
     for agent in ring:
-        as_of = agent.queue.state.ring.as_of(agent.queue.state.times, agent.name, 2**62)
+        as_of = agent.queue.state.as_of(2**62)
         assert set(as_of) == {"a", "b", "c"}
         assert None not in as_of.values()
 
@@ -102,13 +104,13 @@ async def test_a_wrong_secret_and_another_ring_are_refused(tmp_path: Path) -> No
         running(tmp_path, "guest", [a.url], ring="other") as guest,
     ):
         for caller, reason in ((liar, "proven"), (guest, "'test'")):
-            await until(lambda caller=caller: any(p.failures for p in caller.gossip.peers()))  # type: ignore[misc]
+            await until(lambda caller=caller: any(p.failures for p in caller.peers.status()))  # type: ignore[misc]
             await until(
-                lambda caller=caller, reason=reason: reason in caller.gossip.peers()[0].last_error  # type: ignore[misc]
+                lambda caller=caller, reason=reason: reason in caller.peers.status()[0].last_error  # type: ignore[misc]
             )
         assert set(a.queue.state.ring.members) == {"a"}
-        assert a.gossip.refused["other_ring"] > 0
-        assert a.gossip.refused["unauthorized"] > 0
+        assert a.peers.refused["other_ring"] > 0
+        assert a.peers.refused["unauthorized"] > 0
         await a.add("x", 1)
         assert await a.total("x") == 1
 
@@ -120,27 +122,35 @@ async def test_a_recorded_message_is_refused(ring: list[Agent]) -> None:
     recorded = list(a.inbox)
     before = a.queue.state
     for message in recorded:
-        status, _, body = await a.gossip.answer(message)
+        status, _, body = await a.answering.answer(message)
         assert status == 401, body
-    assert sum(a.gossip.refused.get(reason, 0) for reason in ("replay", "unauthorized")) >= len(
+    assert sum(a.peers.refused.get(reason, 0) for reason in ("replay", "unauthorized")) >= len(
         recorded
     )
     assert a.queue.state.lsn == before.lsn
     # Nor does another agent take it: its challenge is another one.
-    status, _, body = await b.gossip.answer(recorded[-1])
+    status, _, body = await b.answering.answer(recorded[-1])
     assert status == 401
     assert json.loads(body)["code"] == "unauthorized"
 
 
 def sealed(agent: Agent, request: Request, number: int = 1, ring: str = "test") -> bytes:
     """A well-proven message to an agent."""
-    context = proof.request_context(agent.gossip._boot.nonce)
-    return proof.seal(SECRET, context, wire.pack_request(wire.Envelope(ring, number, request)))
+    context = proof.request_context(agent.queue.state.boot.nonce)
+    call = Call(Kind.EXCHANGE, ring, number, request.sender, wire.pack_request(request))
+    return proof.seal(SECRET, context, frame.pack_call(call))
+
+
+def refusal(body: bytes) -> Refusal:
+    """A proven refusal."""
+    parts = frame.unframe(body)
+    assert parts.refused
+    return frame.unpack_refusal(parts)
 
 
 async def test_identities_that_can_not_be_are_refused(tmp_path: Path) -> None:
     async with running(tmp_path, "a", calls=False) as a:
-        me = a.gossip._me()
+        me = a.peers.me()
         plain = Request(STRANGER, b"12345678", {}, b"", None)
         cases = [
             (dataclasses.replace(plain, sender=me), 409, "self"),
@@ -148,20 +158,22 @@ async def test_identities_that_can_not_be_are_refused(tmp_path: Path) -> None:
              409, "fork"),
         ]  # fmt: skip
         for number, (request, wanted, code) in enumerate(cases, 1):
-            status, _, body = await a.gossip.answer(sealed(a, request, number))
-            assert (status, json.loads(body)["code"]) == (wanted, code)
-        status, _, _ = await a.gossip.answer(sealed(a, plain, 1))
+            status, _, body = await a.answering.answer(sealed(a, request, number))
+            assert (status, refusal(body).code) == (wanted, code)
+        status, _, _ = await a.answering.answer(sealed(a, plain, 1))
         assert status == 200
-        copy = dataclasses.replace(plain, sender=dataclasses.replace(STRANGER, boot=Boot(1, 1)))
-        status, _, body = await a.gossip.answer(sealed(a, copy, 9))
-        assert (status, json.loads(body)["code"]) == (409, "fork")
+        await a.do(Fence(STRANGER.inc, STRANGER.boot))
+        for boot, code in ((Boot(1, 1), "fork"), (Boot(0, 200), "stale_boot")):
+            copy = dataclasses.replace(plain, sender=dataclasses.replace(STRANGER, boot=boot))
+            status, _, body = await a.answering.answer(sealed(a, copy, 9))
+            assert (status, refusal(body).code, refusal(body).agent) == (409, code, "stranger")
 
 
 async def test_hostile_messages_change_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, "a", calls=False) as a, aiohttp.ClientSession() as session:
         before = a.queue.state
         good = sealed(a, Request(STRANGER, b"12345678", {}, b"", None))
-        context = proof.request_context(a.gossip._boot.nonce)
+        context = proof.request_context(a.queue.state.boot.nonce)
         hostile = [
             b"",
             b"T",
@@ -175,15 +187,17 @@ async def test_hostile_messages_change_nothing(tmp_path: Path) -> None:
             proof.seal(SECRET, context, b"\xc1"),
         ]
         for message in hostile:
-            async with session.post(
-                f"{a.url}/v1/peer/exchange", data=io.BytesIO(message)
-            ) as response:
+            async with session.post(a.url + PATH, data=io.BytesIO(message)) as response:
                 assert response.status in (400, 401, 413), message[:30]
-                problem = await response.json(content_type="application/problem+json")
+                body = await response.read()
+                if response.content_type == CONTENT_TYPE:  # it had proven the secret
+                    assert refusal(body).detail
+                    continue
+                problem = json.loads(body)
                 assert problem["definite"] is True
                 assert problem["detail"]
         assert a.queue.state is before
-        status, _, _ = await a.gossip.answer(good)
+        status, _, _ = await a.answering.answer(good)
         assert status == 200
 
 
@@ -191,20 +205,20 @@ async def test_a_push_for_another_process_is_ignored(tmp_path: Path) -> None:
     async with running(tmp_path, "a", calls=False) as a:
         chunk = Chunk(STRANGER.log, 0, 1, True, (), {})
         request = Request(STRANGER, b"12345678", {99: 4}, b"", None, chunk, Boot(0, 1))
-        status, _, _ = await a.gossip.answer(sealed(a, request, 1))
+        status, _, _ = await a.answering.answer(sealed(a, request, 1))
         assert status == 200
-        assert "stranger" not in a.queue.state.cursors
+        assert STRANGER.log not in a.queue.state.cursors
         assert 99 not in a.queue.state.vv
-        mine = dataclasses.replace(request, to_boot=a.gossip._boot)
-        await a.gossip.answer(sealed(a, mine, 2))
-        assert a.queue.state.cursors["stranger"].lsn == 1
+        mine = dataclasses.replace(request, to_boot=a.queue.state.boot)
+        await a.answering.answer(sealed(a, mine, 2))
+        assert a.queue.state.cursors[STRANGER.log] == Reading("stranger", 1)
         assert a.queue.state.vv[99] == 4
 
 
 async def test_an_unknown_digest_is_asked_for(tmp_path: Path) -> None:
     async with running(tmp_path, "a", calls=False) as a:
         request = Request(STRANGER, b"12345678", None, b"", None)
-        _, _, body = await a.gossip.answer(sealed(a, request, 1))
-        reply = wire.unpack_reply(wire.unframe(body))
+        _, _, body = await a.answering.answer(sealed(a, request, 1))
+        reply = wire.unpack_reply(frame.unframe(body))
         assert reply.need_vv
         assert reply.chunk is None

@@ -20,7 +20,7 @@ from tests.integration.gossip_rig import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOST = b"Host: 127.0.0.1\r\n"
-PEER = b"POST /v1/peer/exchange HTTP/1.1\r\n" + HOST
+PEER = b"POST /v1/peer HTTP/1.1\r\n" + HOST
 KIB = 1024
 
 
@@ -105,7 +105,7 @@ async def test_unfinished_messages_of_strangers_hold_bounded_memory(
     await until(lambda: not api.services.arriving.held_bytes)
 
 
-@pytest.mark.parametrize("path", ["/v1/peer/exchange", "/v1/counters/slow"])
+@pytest.mark.parametrize("path", ["/v1/peer", "/v1/counters/slow"])
 async def test_a_body_that_does_not_arrive_is_given_up(
     api: Api, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from agent.boards.definition import Definition, check
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.commit import Committer
+from agent.committer import Committer
 from agent.crdt.cell import Row
 from agent.crdt.slot import Kind, slot_of_one, slot_of_replica
 from agent.errors import Unavailable
@@ -27,7 +27,7 @@ NOW_MS = 1_800_000_000_000
 @pytest.fixture
 def committer(tmp_path: Path) -> Iterator[Committer]:
     with closing(SqliteStore(tmp_path / "t.db", Identity("ring", "eu", "eu", 5, 50))) as store:
-        yield Committer(store)
+        yield Committer(store, lambda _now_ms, inc: (inc + 1, inc + 1))
 
 
 def merge(*rows: Row) -> Merge:

@@ -12,6 +12,7 @@ import pytest
 from agent.boards.definition import ScoreRange
 from agent.boards.entry import Entry
 from agent.errors import Unavailable
+from agent.projection import follower
 from agent.projection.keys import board_key, meta_key
 from agent.projection.link import Link, Moved
 from agent.projection.scripts import Change
@@ -253,3 +254,31 @@ async def test_wait_for_tells_what_is_projected(agent: Rig) -> None:
         assert not await agent.projector.wait_for("counters", 0.01, lsn=state.lsn + 1)
         assert not await agent.projector.wait_for("counters", 0.01, stamp=(state.inc, 99))
         assert not await agent.projector.wait_for("nothing", 0.01, lsn=0)
+
+
+async def test_a_superseded_write_is_ranked_only_with_what_superseded_it(
+    agent: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "READ_ENTRIES_MAX", 5)
+    monkeypatch.setattr(follower, "RECENT_ENTRIES_MAX", 5)
+    agent.define("points", rule="latest")
+    async with agent.projecting():
+        await agent.projected("points")
+    agent.write("points", [Entry("a", score=1)])
+    lsn = agent.committer.state.lsn
+    agent.write("points", [Entry(f"p{number}", score=1) for number in range(50)])
+    agent.write("points", [Entry("a", score=2)])
+    write = Link.write
+    claims: list[tuple[bool, bool]] = []
+
+    async def watched(link: Link, *args: Any, **options: Any) -> None:
+        await write(link, *args, **options)
+        claimed = await agent.projector.wait_for("points", 0, lsn=lsn)
+        found = await agent.client.command("ZSCORE", board_key("points", "all"), "a")
+        claims.append((claimed, found is not None))
+
+    monkeypatch.setattr(Link, "write", watched)
+    async with agent.projecting():
+        await agent.projected("points")
+    assert (False, False) in claims
+    assert (True, False) not in claims

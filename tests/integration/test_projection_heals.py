@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -180,7 +181,7 @@ async def test_a_failover_that_lost_the_newest_writes_heals(agent: Rig) -> None:
 
 @pytest.mark.parametrize("names", [{"ring": "prod"}, {"region": "us"}])
 async def test_a_foreign_redis_is_never_touched(
-    server: EmbeddedValkey, agent: Rig, tmp_path: Path, names: dict[str, str]
+    server: EmbeddedValkey, agent: Rig, tmp_path: Path, names: dict[str, Any]
 ) -> None:
     scores = fill(agent, 100)
     async with agent.projecting():
@@ -202,29 +203,6 @@ async def test_a_foreign_redis_is_never_touched(
             await agent.redis.flushall()
             await eventually(phase_is(other, Phase.FOLLOWING))
             await other.projected("points")
-
-
-async def test_another_agent_of_the_region_waits_for_the_lease(
-    server: EmbeddedValkey, agent: Rig, tmp_path: Path
-) -> None:
-    fill(agent, 100)
-    async with agent.projecting():
-        await agent.projected("points")
-    async with rig(tmp_path / "eu-2", server.url, agent="eu-2") as other:
-        mine = fill(other, 50)
-        async with other.projecting():
-            await eventually(phase_is(other, Phase.WAITING))
-            assert (await agent.watermark()).claim.agent == "eu-1"
-            state = agent.committer.state
-            # What eu-1 has projected is in the ranks that eu-2 serves.
-            assert await other.projector.wait_for("points", 1, stamp=(state.inc, state.seq))
-            assert not await other.projector.wait_for("points", 0.01, lsn=1)
-            assert (await other.ranks.size(other.board("points"))).total == 100
-            await agent.redis.hset(WATERMARK_KEY, "lease_until_ms", "0")
-            await eventually(phase_is(other, Phase.FOLLOWING))
-            await eventually(serves(other, "points", mine))
-            assert (await other.watermark()).claim.agent == "eu-2"
-        assert await agent.redis.keys("*new*") == []
 
 
 async def test_leftover_keys_are_removed(agent: Rig) -> None:
@@ -318,7 +296,7 @@ async def test_an_embedded_server_ends_with_its_agent(tmp_path: Path) -> None:
     async def ended() -> bool:
         try:
             _, again = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionRefusedError:
+        except ConnectionError:  # refused, or reset while it ends
             return True
         again.close()
         return False

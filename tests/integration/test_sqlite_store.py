@@ -10,13 +10,16 @@ from random import Random
 from typing import Any, NoReturn
 
 import pytest
+import sqlite_utils
 
 from agent.boards.definition import COUNTERS
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.errors import Indefinite, StoreError, Unavailable
-from agent.exchange import Chunk, Cursor
-from agent.operation import Merge, Operation, Write
+from agent.committer import Committer
+from agent.crdt.fingerprint import fingerprint
+from agent.errors import DamagedCell, Indefinite, StoreError, Unavailable
+from agent.exchange import Boot, Chunk, Reading
+from agent.operation import Fence, Mend, Merge, Merged, Operation, Write
 from agent.store import schema, sqlite
 from agent.store.identity import Identity
 from agent.store.readers import Readers
@@ -25,6 +28,7 @@ from agent.store.sqlite import SqliteStore
 from tests.integration.store_bench import (
     IDENTITY,
     NOW_MS,
+    OTHER,
     SPACE,
     SqliteBench,
     cell,
@@ -80,6 +84,9 @@ STATEMENTS = [
     "INTO totals",
     "INTO vv",
     "INTO cursors",
+    "INTO seen",
+    "INTO fences",
+    "UPDATE buckets",
     "UPDATE state",
     "COMMIT",
 ]
@@ -98,10 +105,11 @@ def test_a_failure_at_any_statement_leaves_everything_as_it_was(
     operations: list[Operation] = [
         Write((Group(COUNTERS, [Entry("m", add=1)], [0]),)),
         Merge("us", Chunk(60, 12, 20, False, rows), None),
+        Fence(77, Boot(3, 4)),
     ]
     commit = on_disk.committer.run(operations, NOW_MS)
     assert failing.failed
-    assert [type(answer) for answer in commit.answers] == [Unavailable, Unavailable]
+    assert [type(answer) for answer in commit.answers] == [Unavailable] * 3
     assert everything(on_disk) == before
     assert on_disk.store.cells == cells
     again = on_disk.committer.run(operations, NOW_MS)  # and nothing of it stays behind
@@ -125,7 +133,7 @@ def test_a_commit_of_unknown_outcome_is_answered_so_and_the_file_decides(
     add = Write((Group(COUNTERS, [Entry("m", add=1)], [0]),))
     commit = on_disk.committer.run([add, merge], NOW_MS)
     assert [type(answer) for answer in commit.answers] == [Indefinite, Indefinite]
-    assert on_disk.committer.state.cursors["us"] == Cursor(60, 20), "it was stored"
+    assert on_disk.committer.state.cursors[60] == Reading("us", 20), "it was stored"
     assert on_disk.store.load([row.key], []).cells[row.key] == row
     # The new space, the counts and the totals are known as the file has them.
     on_disk.merge(cell("n", 4, seq=2, space=b"\xffnew"))
@@ -173,7 +181,7 @@ async def test_readers_see_what_was_committed_before_they_were_asked(
         assert await readers.read(lambda snapshot: snapshot.newest_lsn) == step
     rows = await readers.read(lambda snapshot: snapshot.rows_in(SPACE))
     assert [row.major for row in rows] == [19]
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with pytest.raises(StoreError, match="readonly"):
         await readers.read(lambda snapshot: snapshot._db.execute("DELETE FROM log"))
     assert await readers.read(lambda snapshot: snapshot.newest_lsn) == 19
     readers.close()
@@ -190,7 +198,7 @@ def test_another_agents_file_is_refused_and_left_as_it_was(tmp_path: Path) -> No
         with pytest.raises(StoreError, match="belongs to"):
             SqliteStore(path, other)
     again = SqliteStore(path, IDENTITY)
-    assert again.boot_number == 2, "a refused start is not counted"
+    assert again.begin(9).number == 1, "a refused start is not counted"
     again.close()
 
 
@@ -220,6 +228,56 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         SqliteStore(path, IDENTITY)
 
 
+def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    rows = [cell(f"m{i}", i, seq=i) for i in range(1, 300)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        first = sqlite_utils.Migrations("tallyring")
+        first(name="cells_log_totals")(schema.cells_log_totals)
+        first.apply(sqlite_utils.Database(db))
+        db.execute(
+            "INSERT INTO state VALUES (1, 'ring', 'eu-1', 'eu', 5, 50, 4, 0, 299, 0, 299, 299)"
+        )
+        db.execute("INSERT INTO spaces VALUES (1, ?)", (SPACE,))
+        db.execute("INSERT INTO cursors VALUES ('us', 60, 7)")
+        for lsn, row in enumerate(rows, 1):
+            db.execute("INSERT INTO cells VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)", (*row[1:], lsn))
+            db.execute("INSERT INTO log VALUES (?, 1, ?, ?)", (lsn, row.member, row.slot))
+    store = SqliteStore(path, IDENTITY)
+    loaded = store.load([row.key for row in rows], [])  # each fits its fingerprint
+    state = store.state()
+    store.close()
+    assert list(loaded.cells.values()) == rows
+    assert state.cursors == {60: Reading("us", 7)}
+    assert (state.seen, state.complete) == ({OTHER: 299}, True)
+    root = 0
+    for row in rows:
+        root ^= fingerprint(row)
+    assert state.root == root
+
+
+def test_a_value_that_was_changed_by_hand_is_neither_loaded_nor_sent(on_disk: SqliteBench) -> None:
+    on_disk.merge(cell("a", 1), cell("b", 2))
+    assert isinstance(on_disk.store, SqliteStore)
+    on_disk.store._db.execute("UPDATE cells SET major = 9 WHERE member = ?", (b"b",))
+    assert on_disk.store.load([cell("a", 1).key], []).cells
+    with pytest.raises(DamagedCell, match="member 'b'"):
+        on_disk.store.load([cell("b", 1).key], [])
+    with pytest.raises(DamagedCell, match="member 'b'"):
+        log_of(on_disk.snapshot())
+    # It ends neither the writer nor the other writes, and says so; then it is mended.
+    on_disk.committer = Committer(on_disk.store, lambda _, inc: (inc, inc))
+    bad = on_disk.committer.run([Merge("us", Chunk(60, 0, 3, False, (cell("b", 3),)), None)], 1)
+    assert [type(answer) for answer in bad.answers] == [Unavailable]
+    assert bad.damaged == [cell("b", 1).key]
+    good = on_disk.committer.run([Mend((cell("b", 2),))], 1)
+    assert good.answers == [Merged(True, 1)]
+    assert [row.major for _, row in log_of(on_disk.snapshot())] == [1, 2]
+    root = fingerprint(cell("a", 1)) ^ fingerprint(cell("b", 2))
+    assert on_disk.snapshot().root == on_disk.committer.state.root == root
+
+
 def test_the_settings_that_durability_stands_on(on_disk: SqliteBench) -> None:
     assert isinstance(on_disk.store, SqliteStore)
     pragma = {
@@ -231,3 +289,33 @@ def test_the_settings_that_durability_stands_on(on_disk: SqliteBench) -> None:
         "synchronous": 2,  # FULL
         "application_id": schema.APPLICATION_ID,
     }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE vv SET seq = 'x'",
+        "UPDATE cursors SET lsn = x'00'",
+        "UPDATE seen SET seq = 'x'",
+        "UPDATE fences SET boot = 1.5",
+        "UPDATE state SET seq = 'x'",
+        "UPDATE state SET root = 0.5",
+        "UPDATE buckets SET print = 'x' WHERE id = 3",
+    ],
+)
+def test_a_number_that_is_none_any_more_is_damage(tmp_path: Path, change: str) -> None:
+    """SQLite keeps any value in any column, so a flipped bit can make a number something else."""
+    path = tmp_path / "t.db"
+    SqliteStore(path, IDENTITY).close()
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("INSERT INTO vv VALUES (5, 5)")
+        file.execute("INSERT INTO cursors VALUES (5, 'a', 5)")
+        file.execute("INSERT INTO seen VALUES (5, 5)")
+        file.execute("INSERT INTO fences VALUES (5, 5, 5)")
+        file.execute("INSERT OR IGNORE INTO buckets VALUES (3, 0, 0)")
+        file.commit()
+        SqliteStore(path, IDENTITY).close()
+        file.execute(change)
+        file.commit()
+    with pytest.raises(StoreError, match=r"is damaged .*tallyring restore"):
+        SqliteStore(path, IDENTITY)

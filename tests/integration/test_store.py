@@ -11,7 +11,7 @@ import pytest
 from agent.crdt import counter
 from agent.crdt.cell import Key, Value
 from agent.crdt.slot import Kind, slot_of_replica
-from agent.exchange import Chunk, Cursor
+from agent.exchange import Chunk, Reading
 from agent.operation import Merge
 from tests.integration.store_bench import (
     INC,
@@ -61,7 +61,7 @@ def test_a_snapshot_is_not_changed_by_later_commits(bench: Bench) -> None:
     assert again == seen
     after = bench.snapshot()
     assert after.newest_lsn == 5
-    assert (dict(after.vv), dict(after.cursors)) == ({INC: 2}, {"us": Cursor(60, 7)})
+    assert (dict(after.vv), dict(after.cursors)) == ({INC: 2}, {60: Reading("us", 7)})
 
 
 def test_the_log_is_in_order_and_superseded_entries_are_empty(bench: Bench) -> None:
@@ -133,10 +133,10 @@ def test_a_scan_meets_every_member_once_with_all_of_its_cells(bench: Bench, cell
 def test_opening_it_again_keeps_everything_and_counts_the_boot(bench: Bench) -> None:
     fill(bench)
     bench.run(Merge("us", Chunk(60, 12, 12, True, (), {"us": 9}), {OTHER: 1}))
-    before, boot = everything(bench), bench.store.boot_number
+    before, boot = everything(bench), bench.store.life.boot
     bench.reopen()
     assert everything(bench) == before
-    assert bench.store.boot_number == boot + 1
+    assert bench.store.life.boot == boot + 1
     assert bench.committer.state.times == {}, "learned again"
     bench.add("m", 1)
     assert bench.committer.state.seq == before[0][3] + 1

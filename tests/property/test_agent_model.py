@@ -19,7 +19,7 @@ from agent.boards.definition import COUNTERS, COUNTERS_DEFINITION, Definition, S
 from agent.boards.entry import Entry
 from agent.boards.standing import standing_of
 from agent.boards.tally import Group
-from agent.commit import Committer
+from agent.committer import Committer
 from agent.errors import Refused
 from agent.exchange import ChunkLimits
 from agent.operation import (
@@ -103,7 +103,7 @@ class Core:
 
     def __init__(self, store: SqliteStore | MemoryStore) -> None:
         self.store = store
-        self.committer = Committer(store)
+        self.committer = Committer(store, lambda _now_ms, inc: (inc + 1, inc + 1))
 
     def snapshot(self) -> SqliteSnapshot | MemorySnapshot:
         if isinstance(self.store, MemoryStore):
@@ -267,9 +267,9 @@ class AgentModel(RuleBasedStateMachine):
         name, limits = f"a{writer}", ChunkLimits(rows_max=rows_max)
         for _ in range(1_000):
             state = self.cores[reader].committer.state
-            cursor = state.cursors.get(name)
             snapshot = self.cores[writer].snapshot()
             log = self.cores[writer].committer.state.log
+            cursor = state.cursors.get(log)
             start = cursor.lsn if cursor is not None else 0
             chunk = exchange.build_chunk(snapshot, log, start, state.vv, {}, limits)
             merges = [Merge(name, chunk, snapshot.vv)] * (2 if cuts > 0 else 1)

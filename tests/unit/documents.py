@@ -18,7 +18,23 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 # What differs from run to run: of these fields only the type is compared.
 VARYING = frozenset(
-    {"position", "max_lag_ms", "incarnations", "url", "lag_ms", "cursor", "contact", "reached_at"}
+    {
+        "position",
+        "max_lag_ms",
+        "incarnations",
+        "url",
+        "lag_ms",
+        "cursor",
+        "contact",
+        "reached_at",
+        "identity",
+        "matrix",
+        "unconfirmed",
+        "began_at",
+        "ended_at",
+        "cells",
+        "compared",
+    }
 )
 
 

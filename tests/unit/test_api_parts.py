@@ -14,7 +14,6 @@ from agent.api.freshness import FreshnessCache, freshness_of
 from agent.api.position import Position, parse_position, position_of
 from agent.api.route import Query
 from agent.api.router import Router
-from agent.apply import State
 from agent.boards.catalog import Catalog
 from agent.errors import (
     Malformed,
@@ -25,6 +24,7 @@ from agent.errors import (
     Unavailable,
 )
 from agent.membership import Ring
+from agent.state import State
 
 STATE = State("eu-1", 0xABC, 5, 3, 9, 0, {0xABC: 3, 0x63: 4}, {}, {}, Catalog(), Ring())
 

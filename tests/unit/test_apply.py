@@ -10,12 +10,28 @@ import pytest
 from agent.boards.definition import COUNTERS, Definition
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
-from agent.commit import Commit, Committer
+from agent.committer import Commit, Committer
 from agent.crdt.cell import Row, Value
-from agent.crdt.slot import Kind, slot_of_replica
-from agent.errors import Malformed, NotFound, OutOfRange, Refused
-from agent.exchange import Chunk, Cursor
-from agent.operation import Announce, Define, Merge, Merged, Operation, Retire, Write, Written
+from agent.crdt.document import Status
+from agent.crdt.fingerprint import fingerprint
+from agent.crdt.slot import Kind, slot_of_one, slot_of_replica
+from agent.crdt.space import RING_SPACE
+from agent.errors import Forbidden, Malformed, NotFound, OutOfRange, Refused
+from agent.exchange import Boot, Chunk, Reading
+from agent.operation import (
+    Announce,
+    BoardChanged,
+    ChangeMember,
+    Define,
+    Fence,
+    Import,
+    Merge,
+    Merged,
+    Operation,
+    Retire,
+    Write,
+    Written,
+)
 from agent.store.identity import Identity
 from agent.store.memory import MemoryStore
 
@@ -28,7 +44,12 @@ class Agent:
 
     def __init__(self) -> None:
         self.store = MemoryStore(Identity("r", "eu", "eu", INC, 50))
-        self.committer = Committer(self.store)
+        self.committer = Committer(self.store, lambda _now_ms, inc: (inc + 100, 900 + inc))
+
+    def begin(self, boot: int = 1, burnt: str = "") -> None:
+        """Begin a process."""
+        assert self.store.begin(boot * 1_000, 60 if burnt else None, burnt).number == boot
+        self.committer = Committer(self.store, lambda _now_ms, inc: (inc + 100, 900 + inc))
 
     def run(self, *operations: Operation) -> Commit:
         return self.committer.run(operations, NOW_MS)
@@ -120,7 +141,7 @@ def test_an_equal_or_lesser_value_changes_nothing_and_keeps_my_stamp(agent: Agen
 def test_the_vector_and_the_times_are_claimed_only_at_head(agent: Agent) -> None:
     agent.run(Merge("us", Chunk(60, 0, 4, False, (), {"us": 3}), {OTHER: 9}))
     assert (agent.committer.state.vv, agent.committer.state.times) == ({}, {})
-    assert agent.committer.state.cursors == {"us": Cursor(60, 4)}
+    assert agent.committer.state.cursors == {60: Reading("us", 4)}
     agent.run(merge([], start=4, vv={OTHER: 9}))
     assert agent.committer.state.vv == {OTHER: 9}
     assert agent.committer.state.times == {"us": 3}
@@ -129,7 +150,7 @@ def test_the_vector_and_the_times_are_claimed_only_at_head(agent: Agent) -> None
 def test_a_head_whose_vector_is_not_known_claims_nothing(agent: Agent) -> None:
     agent.run(Merge("us", Chunk(60, 0, 4, True, (), {"us": 3}), None))
     assert (agent.committer.state.vv, agent.committer.state.times) == ({}, {})
-    assert agent.committer.state.cursors == {"us": Cursor(60, 4)}
+    assert agent.committer.state.cursors == {60: Reading("us", 4)}
 
 
 def test_a_chunk_behind_a_gap_is_ignored_whole(agent: Agent) -> None:
@@ -167,7 +188,6 @@ def test_alarms(agent: Agent) -> None:
         assert agent.run(merge([received(b"M", value, seq=5)])).alarms.forked == 1
     ahead = agent.run(merge([], vv={INC: 8, OTHER: 9}))
     assert ahead.alarms.peer_ahead == 1
-    assert ahead.state.vv == {OTHER: 9}, "nobody else moves my own entry"
 
 
 def test_a_later_change_of_a_cell_moves_it_to_the_end_of_the_batch() -> None:
@@ -179,13 +199,16 @@ def test_a_later_change_of_a_cell_moves_it_to_the_end_of_the_batch() -> None:
 
 
 def test_who_i_am_is_announced_once_and_each_boot(agent: Agent) -> None:
-    agent.run(Announce("eu", "http://a", 1))
-    agent.run(Announce("eu", "http://a", 2))
+    agent.begin(boot=1)
+    agent.run(Announce("eu", "http://a"))
+    agent.begin(boot=2)
+    agent.run(Announce("eu", "http://a"))
     member = agent.committer.state.ring.members["eu"]
     assert (member.epoch, member.url, member.incs) == (1, "http://a", (INC,))
-    agent.run(Announce("eu", "http://b", 3))
+    agent.begin(boot=3)
+    agent.run(Announce("eu", "http://b"))
     assert agent.committer.state.ring.members["eu"].epoch == 2
-    assert agent.rows[slot_of_replica(Kind.INCARNATION, INC)].major == 3
+    assert agent.rows[slot_of_replica(Kind.INCARNATION, INC)].value == (3, 3_000, b"")
 
 
 def test_a_batch_meets_each_change_of_its_boards(agent: Agent) -> None:
@@ -201,3 +224,122 @@ def test_times_alone_are_not_made_durable(agent: Agent) -> None:
         agent.run(Merge("us", Chunk(60, 0, 4, True, (), {"us": 99}), {OTHER: 1}))
     assert agent.committer.state.times == {"us": 99}
     assert not commit.called
+
+
+def own_total(agent: Agent, member: bytes = b"m") -> dict[int, int]:
+    """The `+` slots of a member: incarnation -> total."""
+    space = agent.committer.state.catalog.board(COUNTERS).space
+    slots = agent.store.snapshot().slots_of(space, member)
+    return {int.from_bytes(slot[1:9]): value[0] for slot, value in slots if slot[0] == Kind.UP}
+
+
+def test_a_burnt_incarnation_is_followed_by_another_at_the_next_write_of_its_own(
+    agent: Agent,
+) -> None:
+    agent.begin()
+    agent.run(Announce("eu", "http://a"), add(5))
+    agent.begin(boot=2, burnt="unclean")
+    agent.run(Announce("eu", "http://a"), merge([received(b"M", (3, 0, b""))]))
+    assert (agent.committer.state.inc, agent.committer.state.burnt) == (INC, "unclean")
+    commit = agent.run(add(1), add(2))
+    state = commit.state
+    assert (state.inc, state.seq, state.burnt, commit.minted) == (INC + 100, 2, "", "unclean")
+    assert commit.answers == [Written(([6],)), Written(([8],))]
+    assert own_total(agent) == {INC: 5, INC + 100: 3}
+    assert state.ring.members["eu"].incs == (INC, INC + 100)
+    assert state.vv == {INC: 1, INC + 100: 2}
+
+
+def rows_that_know_more(agent: Agent) -> dict[str, Merge]:
+    """What shows that this incarnation has written more, or otherwise, than this file holds."""
+    space = agent.committer.state.catalog.board(COUNTERS).space
+    slot = slot_of_replica(Kind.UP, INC)
+    mine = slot_of_replica(Kind.INCARNATION, INC)
+    return {
+        "a later vector": merge([], vv={INC: 8}),
+        "a later row": merge([Row(space, b"x", slot, 4, NOW_MS, b"", INC, 8)]),
+        "a greater slot": merge([Row(space, b"m", slot, 99, NOW_MS, b"", INC, 1)]),
+        "a greater slot, by another": merge([Row(space, b"m", slot, 99, NOW_MS, b"", OTHER, 1)]),
+        "the same write, otherwise": merge([Row(space, b"m", slot, 4, NOW_MS, b"", INC, 2)]),
+        "another process": merge([Row(RING_SPACE, b"eu", mine, 1, 2_000, b"", INC, 1)]),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a later vector",
+        "a later row",
+        "a greater slot",
+        "a greater slot, by another",
+        "the same write, otherwise",
+        "another process",
+    ],
+)
+def test_whoever_knows_more_of_my_incarnation_ends_it_at_once(agent: Agent, what: str) -> None:
+    agent.begin()
+    agent.run(Announce("eu", "http://a"))
+    agent.run(add(5))
+    log_before = agent.committer.state.log
+    commit = agent.run(rows_that_know_more(agent)[what])
+    state = commit.state
+    assert (state.inc, state.burnt) == (INC + 100, "")
+    assert state.log != log_before, "numbers of the log may have been used twice as well"
+    assert commit.minted
+    alarms = commit.alarms
+    if what != "a greater slot, by another":
+        assert alarms.peer_ahead + alarms.forked + alarms.covered_changed >= 1
+    before = sum(own_total(agent).values())
+    agent.run(add(1))
+    assert own_total(agent)[INC + 100] == 1
+    assert sum(own_total(agent).values()) == before + 1
+
+
+def test_a_removed_member_stays_removed_whatever_it_announces(agent: Agent) -> None:
+    agent.run(Announce("eu", "http://a"))
+    removed = ChangeMember("eu", Status.REMOVED)
+    assert agent.run(removed, removed).answers == [BoardChanged(True), BoardChanged(False)]
+    epoch, status, said = agent.rows[slot_of_one(Kind.MEMBER)].value
+    assert status == Status.REMOVED
+    late = Row(RING_SPACE, b"eu", slot_of_one(Kind.MEMBER), 77, 0, said, OTHER, 1)
+    agent.run(merge([late]))
+    assert agent.rows[slot_of_one(Kind.MEMBER)].value == (epoch, status, said)
+    answers = agent.run(ChangeMember("eu", url="http://b"), ChangeMember("nobody")).answers
+    assert [type(answer) for answer in answers] == [Forbidden, NotFound]
+
+
+def test_what_is_imported_counts_once_and_as_my_own_write(agent: Agent) -> None:
+    space = agent.committer.state.catalog.board(COUNTERS).space
+    agent.run(add(1))
+    theirs = Row(space, b"m", slot_of_replica(Kind.UP, OTHER), 10, NOW_MS, b"", OTHER, 7)
+    ring = Row(RING_SPACE, b"x", slot_of_one(Kind.MEMBER), 1, 0, b"", OTHER, 7)
+    assert agent.run(Import((theirs, ring))).answers == [Merged(True, 1)]
+    assert agent.rows[theirs.slot][6:] == (INC, 2)
+    assert agent.run(Import((theirs,)), add(1)).answers == [Merged(True, 0), Written(([12],))]
+    assert agent.committer.state.vv == {INC: 3}
+
+
+def test_fingerprints_are_the_sum_of_the_cells(agent: Agent) -> None:
+    agent.run(add(1), add(2, member="n"), merge([received(b"M", (3, 0, b"x"))]))
+    agent.run(add(1), merge([received(b"M", (4, 0, b"y"), seq=2)]))
+    rows = [row for _, row in agent.store.snapshot().log_after(0, 99) if row is not None]
+    root = 0
+    for row in rows:
+        root ^= fingerprint(row)
+    assert agent.committer.state.root == root
+    assert sum(cells for _, cells in agent.store.snapshot().buckets()) == len(rows)
+
+
+def test_the_newest_process_of_an_incarnation_is_remembered(agent: Agent) -> None:
+    agent.run(Fence(OTHER, Boot(3, 5)), Fence(OTHER, Boot(2, 9)))
+    assert agent.committer.state.fences == {OTHER: Boot(3, 5)}
+    slot = slot_of_replica(Kind.INCARNATION, OTHER)
+    agent.run(merge([Row(RING_SPACE, b"us", slot, 4, 1, b"", OTHER, 1)]))
+    assert agent.committer.state.fences == {OTHER: Boot(4, 1)}
+
+
+def test_only_a_few_logs_of_an_agent_are_remembered(agent: Agent) -> None:
+    for number in range(1, 20):
+        agent.run(Merge("us", Chunk(number, 0, 4, False, ()), None))
+    agent.run(Merge("uk", Chunk(99, 0, 4, False, ()), None))
+    assert [log for log in agent.committer.state.cursors if log != 99] == list(range(12, 20))

@@ -26,7 +26,7 @@ from agent.api.table import ROUTES
 from agent.boards.definition import Order, Rule, Ties
 from agent.config import Config, parse
 from agent.errors import Indefinite, Unavailable
-from agent.gossip.gossip import STATUS_OF
+from agent.gossip.answering import STATUS_OF
 from agent.projection import keys
 from bench.__main__ import GROUPS
 from cluster.cli import main
@@ -173,7 +173,9 @@ def codes(text: str) -> Problems:
         for name in shown.keys() & real.keys():
             if int(shown[name][1]) != real[name]:
                 yield f"{name}: the status is {real[name]}"
-            definite = {"internal": "no", "busy": "see `definite`"}.get(name, "yes")
+            definite = {"internal": "no", "not_replicated": "no", "busy": "see `definite`"}.get(
+                name, "yes"
+            )
             if real is CODES and shown[name][2] != definite:
                 yield f"{name}: definite is {definite}"
 
@@ -209,6 +211,7 @@ def redis_names(text: str) -> Problems:
                 keys.counter_key(b"NAME").decode(),
                 keys.WATERMARK_KEY,
                 keys.PROGRESS_KEY,
+                keys.sentinel_key("NAME"),
             },
         ),
         ("Decoding", set(keys.META_FIELDS)),
@@ -296,7 +299,7 @@ WRONG: list[tuple[str, Callable[[str], Problems], str, str]] = [
     ("docs/security.md", tokens, "`admin` for", "`root` for"),
     ("docs/api.md", routes, "### `GET /healthz`", "### `GET /health`"),
     ("docs/api.md", routes, "Query: `preview`", "Query: `dry_run`"),
-    ("docs/api.md", routes, "Errors: `unknown_board`, `board_conflict`.", "Errors: none."),
+    ("docs/api.md", routes, "Errors: `too_large`, and", "Errors: and"),
     ("docs/api.md", routes, "List the boards in use. Scope `read`", "List. Scope `admin`"),
     ("docs/api.md", definition_words, "`shared`", "`equal`"),
     ("docs/errors.md", codes, "| `too_stale` | 503 |", "| `too_stale` | 504 |"),

@@ -85,3 +85,11 @@ def test_lines_are_not_too_long() -> None:
             line for line in lines if len(line) > LINE_CHARACTERS_MAX and not line.startswith("|")
         ]
         assert wide == [], path
+
+
+def test_the_page_of_failures_names_tests_that_are_there() -> None:
+    rows = [line for line in (ROOT / "docs/failures.md").read_text().splitlines() if "|" in line]
+    named = {name for row in rows for name in re.findall(r"\btest_\w+", row)}
+    assert len(named) > 8
+    missing = [name for name in named if not (ROOT / f"tests/integration/{name}.py").exists()]
+    assert missing == []

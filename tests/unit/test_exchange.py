@@ -9,7 +9,7 @@ import pytest
 
 from agent import exchange
 from agent.crdt.cell import Row
-from agent.exchange import Boot, Chunk, ChunkLimits, Cursor, PeerView, Reply, Request, Sender
+from agent.exchange import Boot, Chunk, ChunkLimits, Cursor, PeerView, Reply, Request, Sender, Told
 
 EU = Sender("eu", inc=1, log=11, boot=Boot(1, 100))
 US = Sender("us", inc=2, log=22, boot=Boot(1, 200))
@@ -26,8 +26,12 @@ class Snapshot:
 
     log: dict[int, Row | None] = field(default_factory=dict)
     vv: Mapping[int, int] = field(default_factory=dict)
-    cursors: Mapping[str, Cursor] = field(default_factory=dict)
+    cursors: Mapping[int, int] = field(default_factory=dict)
     newest: int | None = None
+    root: int = 0
+
+    def read_to(self, log: int) -> int | None:
+        return self.cursors.get(log)
 
     @property
     def newest_lsn(self) -> int:
@@ -107,33 +111,23 @@ def test_a_reader_beyond_the_head_is_at_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "cursor", "expected"),
-    [
-        (0, None, True),
-        (0, Cursor(11, 5), True),
-        (0, Cursor(99, 5), True),
-        (5, Cursor(11, 5), True),
-        (3, Cursor(11, 5), True),
-        (6, Cursor(11, 5), False),
-        (3, Cursor(99, 5), False),
-        (3, None, False),
-    ],
+    ("start", "read_to", "expected"),
+    [(0, None, True), (0, 5, True), (5, 5, True), (3, 5, True), (6, 5, False), (3, None, False)],
 )
-def test_the_cursor_check(start: int, cursor: Cursor | None, expected: bool) -> None:
-    assert exchange.contiguous(Chunk(11, start, start + 1, True, ()), cursor) is expected
+def test_the_cursor_check(start: int, read_to: int | None, expected: bool) -> None:
+    assert exchange.contiguous(Chunk(11, start, start + 1, True, ()), read_to) is expected
 
 
-@pytest.mark.parametrize(
-    ("cursor", "expected"),
-    [
-        (None, Cursor(11, 4)),
-        (Cursor(11, 2), Cursor(11, 4)),
-        (Cursor(11, 9), Cursor(11, 9)),
-        (Cursor(99, 9), Cursor(11, 4)),
-    ],
-)
-def test_a_cursor_only_rises_within_one_log(cursor: Cursor | None, expected: Cursor) -> None:
-    assert exchange.advanced(Chunk(11, 0, 4, False, ()), cursor) == expected
+@pytest.mark.parametrize(("read_to", "expected"), [(None, 4), (2, 4), (9, 9)])
+def test_a_cursor_only_rises(read_to: int | None, expected: int) -> None:
+    assert exchange.advanced(Chunk(11, 0, 4, False, ()), read_to) == expected
+
+
+def test_a_reader_that_is_ahead_of_my_log_shows_that_it_was_set_back() -> None:
+    assert exchange.beyond(Cursor(EU.log, 8), EU, 7)
+    assert not exchange.beyond(Cursor(EU.log, 7), EU, 7)
+    assert not exchange.beyond(Cursor(99, 8), EU, 7)
+    assert not exchange.beyond(None, EU, 7)
 
 
 def test_vectors_and_times_join_to_their_maximum() -> None:
@@ -154,7 +148,7 @@ def test_a_digest_is_of_the_content() -> None:
 def request_of(
     eu: Snapshot, view: PeerView, sender: Sender = EU, limits: ChunkLimits = LIMITS
 ) -> Request:
-    return exchange.build_request(eu, sender, "us", view, {}, limits)
+    return exchange.build_request(eu, sender, US.log, view, {}, limits)
 
 
 def reply_of(us: Snapshot, request: Request, view: PeerView, sender: Sender = US) -> Reply:
@@ -182,6 +176,38 @@ def test_the_second_request_pushes_what_the_other_lacks_and_tells_no_vector() ->
     assert reply_of(us, again, exchange.heard_request(theirs, again)).vv is None
 
 
+def test_a_vector_that_grew_is_told_by_what_is_new() -> None:
+    eu, us = Snapshot(vv={1: 1, 3: 7}), Snapshot(vv={2: 1})
+    request = request_of(eu, PeerView())
+    theirs = exchange.heard_request(PeerView(), request)
+    reply = reply_of(us, request, theirs)
+    theirs = exchange.answered(theirs, reply)
+    view = exchange.heard_reply(PeerView(), request, reply)
+    eu.vv, us.vv = {1: 2, 3: 7, 4: 1}, {2: 9}
+    again = request_of(eu, view)
+    assert (again.vv, again.base) == ({1: 2, 4: 1}, exchange.vv_digest({1: 1, 3: 7}))
+    theirs = exchange.heard_request(theirs, again)
+    assert theirs.vv == eu.vv
+    answer = reply_of(us, again, theirs)
+    assert (answer.vv, answer.base) == ({2: 9}, reply.digest)
+    assert exchange.heard_reply(view, again, answer).vv == us.vv
+    # Who does not have the base can't know the vector, and says so.
+    assert exchange.vector_of(again, PeerView(boot=EU.boot)) is None
+    assert reply_of(us, again, PeerView(boot=EU.boot)).need_vv
+    wrong = replace(again, digest=b"another!")
+    assert exchange.vector_of(wrong, exchange.heard_request(PeerView(), request)) is None
+
+
+def test_states_that_claim_the_same_and_differ_are_noticed() -> None:
+    eu, us = Snapshot(vv={1: 1}, root=5), Snapshot(vv={1: 1}, root=6)
+    request = request_of(eu, PeerView())
+    assert exchange.diverged(request, reply_of(us, request, PeerView()))
+    us.root = 5
+    assert not exchange.diverged(request, reply_of(us, request, PeerView()))
+    us.root, us.vv = 6, {1: 2}
+    assert not exchange.diverged(request, reply_of(us, request, PeerView()))
+
+
 def test_a_push_starts_at_what_the_other_confirmed_of_this_log() -> None:
     eu = Snapshot({1: row(1), 2: row(2, seq=2)}, vv={1: 2})
     view = PeerView(boot=US.boot, vv={}, acked=Cursor(EU.log, 1))
@@ -203,14 +229,14 @@ def test_a_push_is_joined_only_by_the_process_it_was_filtered_for() -> None:
 
 def test_who_is_told_a_digest_that_it_does_not_know_asks_for_the_vector() -> None:
     eu = Snapshot({1: row(1)}, vv={1: 1})
-    told = PeerView(boot=US.boot, vv={}, told=exchange.vv_digest(eu.vv))
+    told = PeerView(boot=US.boot, vv={}, told=Told(exchange.vv_digest(eu.vv), eu.vv))
     request = request_of(eu, told)
     assert request.vv is None
     restarted = replace(US, boot=Boot(2, 201))
     reply = reply_of(Snapshot(vv={5: 5}), request, PeerView(), restarted)
     assert (reply.need_vv, reply.chunk, reply.vv) == (True, None, {5: 5})
     view = exchange.heard_reply(told, request, reply)
-    assert (view.told, view.boot) == (b"", restarted.boot)
+    assert (view.told, view.boot) == (None, restarted.boot)
     assert request_of(eu, view).vv == {1: 1}
 
 
@@ -226,13 +252,15 @@ def test_a_reply_starts_at_the_callers_cursor_on_this_log_only() -> None:
 
 
 def test_a_view_is_void_when_the_other_restarts() -> None:
-    view = PeerView(US.boot, {1: 1}, b"d", Cursor(11, 5), b"t")
+    view = PeerView("us", US.boot, {1: 1}, b"d", Cursor(11, 5), Told(b"t", {}))
     assert exchange.met(view, US) is view
     restarted = replace(US, boot=Boot(2, 5))
-    assert exchange.met(view, restarted) == PeerView(boot=restarted.boot)
+    assert exchange.met(view, restarted) == PeerView("us", restarted.boot)
     # A reply without a vector names it by its digest; a view of another process does not count.
     reply = Reply(restarted, b"d", None, None, None, 0)
     assert exchange.vector_of(reply, view) is None
     assert exchange.vector_of(replace(reply, sender=US), view) == {1: 1}
     assert exchange.vector_of(replace(reply, sender=US, digest=b"x"), view) is None
     assert exchange.vector_of(replace(reply, vv={3: 3}), view) == {3: 3}
+    based = replace(reply, sender=US, digest=b"x", vv={3: 3}, base=b"d")
+    assert exchange.vector_of(based, view) is None, "it does not give the digest that it names"

@@ -10,8 +10,9 @@ from agent.boards.catalog import Board, board_of
 from agent.boards.definition import Definition, ScoreRange, check, to_body
 from agent.crdt.slot import Kind, slot_of_name
 from agent.projection import keys
-from agent.projection.decision import Follow, Rebuild, Refuse, Wait, decide
+from agent.projection.decision import Follow, Rebuild, Refuse, TakeOver, Wait, decide
 from agent.projection.keys import Claim, Fields, Watermark
+from agent.projection.lease import Patience
 
 ME = Claim("demo", "eu", "eu-1", 77)
 MARK = Watermark(
@@ -21,6 +22,7 @@ MARK = Watermark(
     vv={255: 7, 16: 3},
     as_of={"us": None, "eu": 1_760_000_000_123},
     lease_until_ms=1_760_000_010_000,
+    tenure="5eaf",
 )
 GOLDEN = {
     "ring": "demo",
@@ -33,6 +35,7 @@ GOLDEN = {
     "as_of": '{"eu":1760000000123,"us":null}',
     "lease_until_ms": "1760000010000",
     "code": "1",
+    "tenure": "5eaf",
 }
 
 
@@ -52,6 +55,7 @@ def test_names_of_keys() -> None:
     assert keys.counter_key("visits ✓".encode()) == b"ct:{s0}:visits \xe2\x9c\x93"
     assert keys.WATERMARK_KEY == "lb:{s0}:wm"
     assert keys.PROGRESS_KEY == "lb:{s0}:wm:new"
+    assert keys.sentinel_key("eu-1") == "tr:{s0}:agent:eu-1"
 
 
 def test_watermark_is_frozen() -> None:
@@ -60,6 +64,8 @@ def test_watermark_is_frozen() -> None:
     assert MARK.guard() == ("demo", "eu", "eu-1", "77", "41", "9007")
     assert keys.guard_in(stored(MARK)) == MARK.guard()
     assert keys.guard_in({}) == keys.ABSENT
+    before_tenures = {name: value for name, value in stored(MARK).items() if name != b"tenure"}
+    assert keys.watermark_in(before_tenures) == replace(MARK, tenure="")
     assert set(MARK.steps_of()) | set(MARK.includes()) == {
         "lsn", "batch", "lease_until_ms", "vv", "as_of",
     }  # fmt: skip
@@ -95,21 +101,28 @@ def test_an_unreadable_watermark_is_none(broken: str) -> None:
     assert keys.watermark_in(fields) is None
 
 
-def other_agent(lease_until_ms: int) -> Fields:
+def other_agent(lease_until_ms: int = 1) -> Fields:
     claim = replace(ME, agent="eu-2", log=5)
     return stored(replace(MARK, claim=claim, lease_until_ms=lease_until_ms))
 
 
 def test_every_case_of_a_found_watermark() -> None:
-    def of(live: Fields, progress: Fields | None = None, lsn: int = 41) -> object:
-        return decide(live, progress or {}, ME, lsn, 1_000)
+    def of(
+        live: Fields,
+        progress: Fields | None = None,
+        lsn: int = 41,
+        *,
+        lapsed: bool = False,
+        deposed: bool = False,
+    ) -> object:
+        return decide(live, progress or {}, ME, lsn, lapsed=lapsed, deposed=deposed)
 
     assert of(stored(MARK)) == Follow(MARK)
+    assert of(stored(MARK), lapsed=True, deposed=True) == Follow(MARK)
     assert of(stored(replace(MARK, lsn=3))) == Follow(replace(MARK, lsn=3))
-    assert isinstance(of(stored(MARK), lsn=40), Rebuild)
+    assert isinstance(of(stored(MARK), lsn=40), TakeOver)
     assert isinstance(of({}), Rebuild)
     assert isinstance(of({b"lsn": b"1"}), Rebuild)
-    assert isinstance(of(stored(replace(MARK, claim=replace(ME, log=78)))), Rebuild)
     assert isinstance(of(stored(replace(MARK, code=2))), Rebuild)
     for claim in (replace(ME, ring="prod"), replace(ME, region="us")):
         foreign = stored(replace(MARK, claim=claim))
@@ -117,10 +130,53 @@ def test_every_case_of_a_found_watermark() -> None:
             assert isinstance(refused, Refuse)
             assert repr(claim.ring) in refused.reason
             assert repr(claim.region) in refused.reason
-    assert isinstance(of(other_agent(1_001)), Wait)
-    assert isinstance(of(other_agent(1_000)), Rebuild)
-    waiting = of({}, other_agent(1_001))
+    assert isinstance(of(stored(replace(MARK, claim=replace(ME, agent="eu-2"), code=2)),
+                         lapsed=True), Rebuild)  # fmt: skip
+    assert isinstance(of({}, stored(MARK)), Rebuild)  # my own, from before a restart
+
+
+def test_another_agents_watermark_is_waited_for_and_taken_over() -> None:
+    def of(live: Fields, progress: Fields | None = None, *, lapsed: bool = False) -> object:
+        return decide(live, progress or {}, ME, 41, lapsed=lapsed, deposed=False)
+
+    # However old or new its time is by my clock: only that it stands still counts, or a 0.
+    for until_ms in (1, MARK.lease_until_ms, 2**62):
+        found = of(other_agent(until_ms))
+        assert isinstance(found, Wait)
+        assert "'eu-2'" in found.reason
+        taken = of(other_agent(until_ms), lapsed=True)
+        assert isinstance(taken, TakeOver)
+        assert taken.watermark.claim.agent == "eu-2"
+    assert isinstance(of(other_agent(0)), TakeOver)
+    waiting = of({}, other_agent())
     assert isinstance(waiting, Wait)
     assert waiting.rebuilding
-    assert isinstance(of({}, other_agent(1_000)), Rebuild)
-    assert isinstance(of({}, stored(MARK)), Rebuild)  # my own, from before a restart
+    assert isinstance(of({}, other_agent(), lapsed=True), Rebuild)
+    assert isinstance(of({}, other_agent(0)), Rebuild)
+
+
+def test_another_log_of_my_name_is_taken_over_unless_it_took_over_from_me() -> None:
+    found = stored(replace(MARK, claim=replace(ME, log=78)))
+    for lapsed, deposed in ((False, False), (True, False), (True, True)):
+        assert isinstance(decide(found, {}, ME, 41, lapsed=lapsed, deposed=deposed), TakeOver)
+    waiting = decide(found, {}, ME, 41, lapsed=False, deposed=True)
+    assert isinstance(waiting, Wait)
+    assert "stop one" in waiting.reason
+
+
+def test_patience_is_by_what_is_seen_and_by_my_own_clock() -> None:
+    patience = Patience(4.0)
+    assert not patience.lapsed(other_agent(7), 100.0)
+    assert not patience.lapsed(other_agent(7), 103.9)
+    assert patience.lapsed(other_agent(7), 104.0)
+    assert not patience.lapsed(other_agent(8), 104.1)  # a sign of life
+    assert not patience.lapsed(stored(replace(MARK, batch=1)), 108.2)
+    patience.forget()
+    assert not patience.lapsed(stored(replace(MARK, batch=1)), 200.0)
+    assert patience.lapsed(stored(replace(MARK, batch=1)), 204.0)
+
+
+def test_what_two_agents_both_include() -> None:
+    assert keys.least_vv({1: 5, 2: 3, 3: 1}, {1: 4, 2: 9}) == {1: 4, 2: 3}
+    least = keys.least_as_of({"eu": 5, "us": None, "ap": 7}, {"eu": 3, "us": 4, "af": 1})
+    assert least == {"af": None, "ap": None, "eu": 3, "us": None}

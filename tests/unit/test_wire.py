@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,12 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.crdt.cell import Row
+from agent.crdt.document import Status
 from agent.errors import ExchangeRefused
 from agent.exchange import Boot, Chunk, Cursor, Reply, Request, Sender
-from agent.gossip import proof, wire
+from agent.gossip import calls, frame, proof, wire
+from agent.gossip.frame import Call, Kind, Refusal
+from agent.identity import Confirmation
 from agent.limits import COUNTER_SLOT_MAX, PEER_MESSAGE_BYTES_MAX
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "wire-v1.json"
+GOLDEN = Path(__file__).parent.parent / "golden" / "wire-v2.json"
 SECRET = b"a secret of the golden ring"
 ME = Sender("eu-1", 0x0123456789ABCDEF, 0x1122334455667788, Boot(3, 0x7766554433221100))
 ROWS = (
@@ -36,24 +40,54 @@ REQUEST = Request(
     cursor=Cursor(0x99, 17),
     push=CHUNK,
     to_boot=Boot(1, 2),
+    root=-(2**63),
+    base=b"basebase",
 )
 BARE_REQUEST = Request(ME, b"12345678", None, b"87654321", None)
-REPLY = Reply(ME, b"12345678", {5: 7}, CHUNK, Cursor(0x99, 17), 1_700_000_000_600)
+REPLY = Reply(
+    sender=ME,
+    digest=b"12345678",
+    vv={5: 7},
+    chunk=CHUNK,
+    cursor=Cursor(0x99, 17),
+    now_ms=1_700_000_000_600,
+    root=2**63 - 1,
+    behind={"us": 12},
+)
 NEED_VV = Reply(ME, b"12345678", None, None, None, 0, need_vv=True)
+REFUSAL = Refusal("fork", "two of them", "eu-1", 5, "http://eu:7401")
+CONFIRMATION = Confirmation(7, Boot(3, 9), 55, 12, Status.LEAVING, "http://eu:7401")
+
+
+def request_payload(number: int, request: Request) -> bytes:
+    body = wire.pack_request(request)
+    return frame.pack_call(Call(Kind.EXCHANGE, "demo", number, ME, body))
+
+
 PLAIN = {
-    "request": wire.pack_request(wire.Envelope("demo", 42, REQUEST)),
-    "bare request": wire.pack_request(wire.Envelope("demo", 43, BARE_REQUEST)),
+    "request": request_payload(42, REQUEST),
+    "bare request": request_payload(43, BARE_REQUEST),
     "reply": wire.pack_reply(REPLY),
     "need_vv": wire.pack_reply(NEED_VV),
+    "refusal": frame.pack_refusal(REFUSAL),
+    "confirmation": calls.pack_confirmation(ME, CONFIRMATION),
+}
+UNPACK: dict[str, Callable[[frame.Frame], object]] = {
+    "request": lambda parts: wire.read_request(frame.unpack_call(parts)),
+    "bare request": lambda parts: wire.read_request(frame.unpack_call(parts)),
+    "reply": wire.unpack_reply,
+    "need_vv": wire.unpack_reply,
+    "refusal": frame.unpack_refusal,
+    "confirmation": calls.unpack_confirmation,
 }
 
 
-def framed(payload: bytes) -> wire.Frame:
-    return wire.unframe(wire.MAGIC + bytes([wire.VERSION, 0]) + bytes(16) + payload)
+def framed(payload: bytes) -> frame.Frame:
+    return frame.unframe(frame.MAGIC + bytes([frame.VERSION, 0]) + bytes(16) + payload)
 
 
 def test_golden_bytes() -> None:
-    """Bytes of version 1 never change, and are read for ever."""
+    """Bytes of version 2 never change, and are read for ever."""
     golden = json.loads(GOLDEN.read_text())
     assert {name: payload.hex() for name, payload in PLAIN.items()} == golden["payloads"]
     sealed = proof.seal(SECRET, proof.request_context(0x55), PLAIN["bare request"])
@@ -64,11 +98,25 @@ def test_golden_bytes() -> None:
 
 def test_golden_bytes_are_read() -> None:
     golden = json.loads(GOLDEN.read_text())["payloads"]
-    read = {name: framed(bytes.fromhex(payload)) for name, payload in golden.items()}
-    assert wire.unpack_request(read["request"]) == wire.Envelope("demo", 42, REQUEST)
-    assert wire.unpack_request(read["bare request"]) == wire.Envelope("demo", 43, BARE_REQUEST)
-    assert wire.unpack_reply(read["reply"]) == REPLY
-    assert wire.unpack_reply(read["need_vv"]) == NEED_VV
+    read = {name: UNPACK[name](framed(bytes.fromhex(payload))) for name, payload in golden.items()}
+    assert read == {
+        "request": REQUEST,
+        "bare request": BARE_REQUEST,
+        "reply": REPLY,
+        "need_vv": NEED_VV,
+        "refusal": REFUSAL,
+        "confirmation": (ME, CONFIRMATION),
+    }
+    call = frame.unpack_call(framed(bytes.fromhex(golden["request"])))
+    assert (call.kind, call.ring, call.number, call.sender) == (Kind.EXCHANGE, "demo", 42, ME)
+
+
+def test_what_a_newer_version_adds_at_the_end_is_passed_over() -> None:
+    for name, payload in PLAIN.items():
+        parts = list(msgpack.unpackb(payload, use_list=False))
+        if "request" in name:
+            parts[4] = (*parts[4], "more")
+        assert UNPACK[name](framed(msgpack.packb([*parts, {}]))) == UNPACK[name](framed(payload))
 
 
 def test_large_payloads_travel_compressed() -> None:
@@ -77,30 +125,27 @@ def test_large_payloads_travel_compressed() -> None:
     payload = wire.pack_reply(dataclasses.replace(REPLY, chunk=chunk))
     message = proof.seal(SECRET, b"", payload)
     assert len(message) < len(payload) / 2
-    frame = wire.unframe(message)
-    proof.check((SECRET,), b"", frame)
-    reply = wire.unpack_reply(frame)
+    parts = frame.unframe(message)
+    proof.check((SECRET,), b"", parts)
+    reply = wire.unpack_reply(parts)
     assert reply.chunk is not None
     assert reply.chunk.rows == rows
 
 
 @pytest.mark.parametrize("name", list(PLAIN))
 def test_every_truncation_is_refused(name: str) -> None:
-    unpack = wire.unpack_request if "request" in name else wire.unpack_reply
     for length in range(len(PLAIN[name])):
         with pytest.raises(ExchangeRefused):
-            unpack(framed(PLAIN[name][:length]))
+            UNPACK[name](framed(PLAIN[name][:length]))
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_refused_not_crashed_on(data: bytes) -> None:
-    for read in (
-        lambda: wire.unpack_request(framed(data)),
-        lambda: wire.unpack_reply(framed(data)),
-        lambda: wire.unpack_reply(wire.unframe(data)),
-    ):
+    for unpack in UNPACK.values():
         with pytest.raises(ExchangeRefused):
-            read()
+            unpack(framed(data))
+    with pytest.raises(ExchangeRefused):
+        frame.unframe(data)
 
 
 @given(st.data())
@@ -109,13 +154,13 @@ def test_one_changed_byte_is_a_message_or_a_refusal(data: st.DataObject) -> None
     at = data.draw(st.integers(0, len(payload) - 1))
     payload[at] = data.draw(st.integers(0, 255))
     with suppress(ExchangeRefused):
-        wire.unpack_request(framed(bytes(payload)))
+        UNPACK["request"](framed(bytes(payload)))
 
 
 def rows_payload(row: object, spaces: object = (b"s",), incs: object = (5,)) -> bytes:
     chunk = [0, 1, False, spaces, incs, [row], None]
     sender = [ME.agent, ME.inc, ME.log, *ME.boot]
-    packed: bytes = msgpack.packb([sender, b"12345678", None, chunk, None, 0, False])
+    packed: bytes = msgpack.packb([sender, b"12345678", b"", None, chunk, None, 0, False, 0, None])
     return packed
 
 
@@ -169,57 +214,88 @@ def test_unknown_kinds_and_unreadable_spaces_pass() -> None:
 
 def test_bombs_are_refused_before_they_are_unpacked() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(200 * 2**20))
-    head = wire.MAGIC + bytes([wire.VERSION, wire.FLAG_ZSTD]) + bytes(16)
+    head = frame.MAGIC + bytes([frame.VERSION, frame.FLAG_ZSTD]) + bytes(16)
     with pytest.raises(ExchangeRefused, match="too_large"):
-        wire.unpack_reply(wire.unframe(head + bomb))
+        wire.unpack_reply(frame.unframe(head + bomb))
     unknown_size = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(10_000))
     with pytest.raises(ExchangeRefused, match="too_large"):
-        wire.unpack_reply(wire.unframe(head + unknown_size))
+        wire.unpack_reply(frame.unframe(head + unknown_size))
     for header in (b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"):
         with pytest.raises(ExchangeRefused):
             wire.unpack_reply(framed(header))
     with pytest.raises(ExchangeRefused):
         wire.unpack_reply(framed(b"\x91" * 100_000))
     with pytest.raises(ExchangeRefused, match="too_large"):
-        wire.unframe(bytes(PEER_MESSAGE_BYTES_MAX + 1))
+        frame.unframe(bytes(PEER_MESSAGE_BYTES_MAX + 1))
 
 
 def test_other_versions_and_flags_are_refused_by_name() -> None:
     message = proof.seal(SECRET, b"", PLAIN["need_vv"])
-    with pytest.raises(ExchangeRefused, match="version 2 of the wire, this agent speaks 1"):
-        wire.unframe(message[:2] + b"\x02" + message[3:])
+    with pytest.raises(ExchangeRefused, match="version 1 of the wire, this agent speaks 2"):
+        frame.unframe(message[:2] + b"\x01" + message[3:])
     with pytest.raises(ExchangeRefused, match="flags"):
-        wire.unframe(message[:3] + b"\x80" + message[4:])
+        frame.unframe(message[:3] + b"\x80" + message[4:])
     with pytest.raises(ExchangeRefused, match="malformed"):
-        wire.unframe(b"XX" + message[2:])
+        frame.unframe(b"XX" + message[2:])
 
 
 def test_the_proof_covers_secret_context_head_and_payload() -> None:
     context = proof.request_context(7)
     message = proof.seal(SECRET, context, PLAIN["request"])
     assert SECRET not in message
-    assert proof.check((b"another one", SECRET), context, wire.unframe(message)) == SECRET
+    assert proof.check((b"another one", SECRET), context, frame.unframe(message)) == SECRET
     for secret, bound in ((b"other", context), (SECRET, proof.request_context(8))):
         with pytest.raises(ExchangeRefused, match="unauthorized"):
-            proof.check((secret,), bound, wire.unframe(message))
+            proof.check((secret,), bound, frame.unframe(message))
     for at in range(3, len(message)):
         changed = bytearray(message)
         changed[at] ^= 1
         with pytest.raises(ExchangeRefused):
-            proof.check((SECRET,), context, wire.unframe(bytes(changed)))
+            proof.check((SECRET,), context, frame.unframe(bytes(changed)))
 
 
 def test_callers_admit_each_number_once() -> None:
     callers = proof.Callers()
     first = Sender("eu", 5, 6, Boot(1, 100))
-    callers.admit(first, 1)
-    callers.admit(first, 3)
+    callers.admit(first, 1, {}, 0.0)
+    callers.admit(first, 3, {}, 0.0)
+    callers.admit(first, 2, {}, 0.0)  # two calls that were in flight at once
     for number in (3, 2, 1):
         with pytest.raises(ExchangeRefused, match="replay"):
-            callers.admit(first, number)
+            callers.admit(first, number, {}, 0.0)
+    callers.admit(first, 3000, {}, 0.0)
+    for number in (3000, 1900):
+        with pytest.raises(ExchangeRefused, match="replay"):
+            callers.admit(first, number, {}, 0.0)
+    callers.admit(first, 2500, {}, 0.0)
+    callers.admit(dataclasses.replace(first, boot=Boot(2, 102)), 1, {}, 0.0)
+    callers.admit(first, 4000, {}, 0.0)
+
+
+def test_a_fence_keeps_older_processes_of_an_incarnation_out() -> None:
+    callers, fences = proof.Callers(), {5: Boot(2, 102)}
+    first = Sender("eu", 5, 6, Boot(1, 100))
+    with pytest.raises(ExchangeRefused, match="stale_boot") as caught:
+        callers.admit(first, 1, fences, 0.0)
+    assert caught.value.about == ("eu", 5, "")
     with pytest.raises(ExchangeRefused, match="fork"):
-        callers.admit(dataclasses.replace(first, boot=Boot(1, 101)), 9)
-    callers.admit(dataclasses.replace(first, boot=Boot(2, 102)), 1)
-    with pytest.raises(ExchangeRefused, match="stale_boot"):
-        callers.admit(first, 10)
-    callers.admit(dataclasses.replace(first, inc=9), 1)
+        callers.admit(dataclasses.replace(first, boot=Boot(2, 101)), 9, fences, 0.0)
+    callers.admit(dataclasses.replace(first, boot=Boot(2, 102)), 1, fences, 0.0)
+    callers.admit(dataclasses.replace(first, boot=Boot(2, 103)), 1, fences, 0.0)
+    callers.admit(dataclasses.replace(first, inc=9), 1, fences, 0.0)
+
+
+def test_two_processes_of_one_name_that_call_in_turn_are_noticed() -> None:
+    callers = proof.Callers()
+    one = Sender("eu", 5, 6, Boot(1, 100))
+    two = Sender("eu", 7, 8, Boot(1, 200))
+    callers.admit(one, 1, {}, 0.0)
+    callers.admit(two, 1, {}, 1.0)
+    assert not callers.twin(two), "a restart looks like this"
+    assert callers.other_lately(two, 2.0)
+    assert not callers.other_lately(two, 60.0)
+    for number in range(2, 6):
+        callers.admit(one, number, {}, 2.0)
+        callers.admit(two, number, {}, 2.0)
+    assert callers.twin(one)
+    assert callers.twin(two)

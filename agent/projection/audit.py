@@ -1,0 +1,279 @@
+"""Comparing what SQLite says with what Redis holds, of one board, while both go on changing.
+
+Two passes: over the members in SQLite, and over those in Redis, so that what either side lacks is
+found. A page in which something differs proves nothing yet: the change may be on its way. So what
+differs is looked at again when the watermark has passed the state that it was compared with, and is
+reported only where SQLite said the same before and after, and Redis held something else, twice.
+
+Only the agent that projects can compare: the watermark speaks of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from agent.boards.catalog import Board
+from agent.boards.definition import COUNTERS
+from agent.boards.standing import standing_of
+from agent.projection.connection import RankClient
+from agent.projection.keys import (
+    TENURE,
+    WATERMARK_KEY,
+    Watermark,
+    board_key,
+    counter_key,
+    meta_key,
+    meta_of,
+    watermark_in,
+)
+from agent.projection.refill import WINDOW
+from agent.projection.source import read_members
+from agent.store.readers import Readers
+from agent.store.snapshot import SqliteSnapshot
+
+DIFFERENCES_MAX = 100  # listed; all are counted
+LOOKS = 5  # at what differs, until it is either settled or still on its way
+AGREEING_LOOKS = 2  # that must find the same difference
+SETTLE_S = 10.0  # for the watermark to pass the state that was compared
+LOOK_S = 0.02
+
+
+class Held(NamedTuple):
+    """What one side holds of a member: its composite score, its counter's string; None: nothing."""
+
+    composite: int | None
+    text: str | None
+
+
+NOTHING = Held(None, None)
+_Sides: TypeAlias = dict[bytes, Held]
+
+
+class _Look(NamedTuple):
+    """What the last look at a member found (expected, found), and how many in a row found it."""
+
+    pair: tuple[Held, Held] | None
+    agreeing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A member of which Redis holds something else than SQLite says.
+
+    score: what SQLite says, before it is put into a composite; None where it knows no such member.
+    """
+
+    board: str
+    member: bytes
+    score: int | None
+    expected: Held
+    found: Held
+
+    def __str__(self) -> str:
+        """One line for an operator."""
+        name = self.member.decode(errors="backslashreplace")
+        said = "not a member" if self.score is None else f"score {self.score}"
+        return f"{self.board}/{name}: SQLite: {said} {self.expected}, Redis: {self.found}"
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What came of comparing one board.
+
+    members: how many SQLite has.
+    differences: the first DIFFERENCES_MAX of `count`.
+    unsettled: members that changed at every look, or whose change never arrived in time.
+    skipped: why nothing was compared; empty otherwise.
+    """
+
+    board: str
+    members: int = 0
+    count: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    unsettled: int = 0
+    skipped: str = ""
+
+
+async def compare_board(
+    readers: Readers,
+    client: RankClient,
+    board: Board,
+    log: int,
+    *,
+    page: int = 1_000,
+    settle_s: float = SETTLE_S,
+) -> Comparison:
+    """Compare a board in use, page by page; nothing is changed.
+
+    Args:
+        log: the id of this agent's log now.
+        page: how many cells, or members of Redis, are compared at a time.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: Redis does not answer.
+    """
+    found = Comparison(board.name)
+    audit = _Audit(readers, client, board, log, settle_s)
+    found.skipped = await audit.unfit()
+    if found.skipped:
+        return found
+    after: bytes | None = b""
+    while after is not None:
+        members, after = await audit.stored(after, page)
+        await audit.compare(members, found)
+        found.members += len(members)
+    cursor = -1
+    while cursor != 0:
+        cursor, members = await audit.ranked(max(cursor, 0), page)
+        await audit.compare(members, found, strangers=True)
+    # A board that began to be filled in the middle: nothing that was found is worth telling.
+    unfit = await audit.unfit()
+    return Comparison(board.name, skipped=unfit) if unfit else found
+
+
+class _Audit:
+    def __init__(
+        self, readers: Readers, client: RankClient, board: Board, log: int, settle_s: float
+    ) -> None:
+        self._readers = readers
+        self._client = client
+        self._board = board
+        self._log = log
+        self._settle_s = settle_s
+        self._key = board_key(board.name, WINDOW)
+
+    async def unfit(self) -> str:
+        """Why this board can't be compared now; empty if it can."""
+        keys = [WATERMARK_KEY, meta_key(self._board.name, WINDOW)]
+        fields, meta = await self._client.hashes(keys)
+        watermark = watermark_in(fields)
+        if watermark is None:
+            return "Redis is being filled"
+        if watermark.claim.log != self._log:
+            return f"agent {watermark.claim.agent!r} projects from another log"
+        texts = {name.decode(): value.decode(errors="replace") for name, value in meta.items()}
+        if texts.pop(TENURE, "") != watermark.tenure or texts != meta_of(self._board):
+            return "the board is being filled"
+        return ""
+
+    async def stored(self, after: bytes, page: int) -> tuple[list[bytes], bytes | None]:
+        """The next members in SQLite, and where to go on; None at the end."""
+        board = self._board
+        members = await self._readers.read(
+            lambda snapshot: read_members(snapshot, board, after, page, count=False)
+        )
+        return members.scores_and_members[1::2], members.last
+
+    async def ranked(self, cursor: int, page: int) -> tuple[int, list[bytes]]:
+        """The next members in Redis, and where to go on; 0 at the end."""
+        found = await self._client.command("ZSCAN", self._key, cursor, "COUNT", page)
+        return int(found[0]), [member for member, _ in found[1]]
+
+    async def compare(
+        self, members: Sequence[bytes], into: Comparison, *, strangers: bool = False
+    ) -> None:
+        """Compare some members, look again at those that differ, and report what stays.
+
+        Args:
+            strangers: only members that SQLite does not know.
+        """
+        looked: dict[bytes, _Look] = dict.fromkeys(members, _Look(None, 0))
+        for look in range(LOOKS):
+            before, lsn = await self._expected(looked)
+            if look and not await self._passed(lsn):
+                break
+            found = await self._found(looked)
+            names = [
+                name
+                for name in looked
+                if found[name] != before[name] and not (strangers and before[name] != NOTHING)
+            ]
+            after, _ = await self._expected(names)
+            still: dict[bytes, _Look] = {}
+            for name in names:
+                pair = (before[name], found[name])
+                if found[name] == after[name]:
+                    continue
+                if not look or before[name] != after[name]:
+                    still[name] = _Look(None, 0)
+                    continue
+                agreeing = looked[name].agreeing + 1 if looked[name].pair in (None, pair) else 1
+                if agreeing < AGREEING_LOOKS:
+                    still[name] = _Look(pair, agreeing)
+                else:
+                    self._report(name, pair, into)
+            looked = still
+            if not looked:
+                return
+        into.unsettled += len(looked)
+
+    def _report(self, member: bytes, pair: tuple[Held, Held], into: Comparison) -> None:
+        into.count += 1
+        if len(into.differences) >= DIFFERENCES_MAX:
+            return
+        scale = self._board.scale
+        assert scale is not None
+        composite = pair[0].composite
+        score = None if composite is None else scale.score_of(composite)
+        into.differences.append(Difference(self._board.name, member, score, *pair))
+
+    async def _expected(self, members: Iterable[bytes]) -> tuple[_Sides, int]:
+        """What SQLite says of members, and the lsn of that state."""
+        board, wanted = self._board, list(members)
+        return await self._readers.read(
+            lambda snapshot: (_expected(snapshot, board, wanted), snapshot.newest_lsn)
+        )
+
+    async def _found(self, members: Iterable[bytes]) -> _Sides:
+        """What Redis holds of members."""
+        wanted = list(members)
+        if not wanted:
+            return {}
+        scores = await self._client.command("ZMSCORE", self._key, *wanted)
+        texts: Sequence[bytes | None] = [None] * len(wanted)
+        if self._board.name == COUNTERS:
+            texts = await self._client.command("MGET", *map(counter_key, wanted))
+        return {
+            name: Held(
+                None if score is None else int(float(score)),
+                None if text is None else text.decode(errors="replace"),
+            )
+            for name, score, text in zip(wanted, scores, texts, strict=True)
+        }
+
+    async def _passed(self, lsn: int) -> bool:
+        """Wait until Redis includes my log up to `lsn`."""
+        try:
+            async with asyncio.timeout(self._settle_s):
+                while not self._includes(await self._watermark(), lsn):  # noqa: ASYNC110 -- moved from afar
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _watermark(self) -> Watermark | None:
+        (fields,) = await self._client.hashes([WATERMARK_KEY])
+        return watermark_in(fields)
+
+    def _includes(self, watermark: Watermark | None, lsn: int) -> bool:
+        return watermark is not None and watermark.claim.log == self._log and watermark.lsn >= lsn
+
+
+def _expected(snapshot: SqliteSnapshot, board: Board, members: Sequence[bytes]) -> _Sides:
+    """What a state says of each member."""
+    definition, scale = board.definition, board.scale
+    assert definition is not None
+    assert scale is not None
+    found: dict[bytes, Held] = {}
+    for member in members:
+        standing = standing_of(definition, snapshot.slots_of(board.space, member))
+        if standing is None:
+            found[member] = NOTHING
+        else:
+            composite = scale.composite(standing.score, standing.reached_ms)
+            text = str(standing.score) if board.name == COUNTERS else None
+            found[member] = Held(composite, text)
+    return found

@@ -1,0 +1,164 @@
+"""Following the log over one adopted watermark, and what the ranks include by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+
+from agent.projection.filler import Filler
+from agent.projection.link import Link
+from agent.projection.recent import Recent
+from agent.projection.refill import Places
+from agent.projection.scripts import Change
+from agent.projection.source import Changes, changes_of, read_changes
+from agent.projection.status import Counts
+from agent.projection.upkeep import Upkeep
+from agent.state import State
+from agent.store.readers import Readers
+
+logger = structlog.get_logger()
+
+RECENT_ENTRIES_MAX = 500  # from memory, on the event loop: two milliseconds of it
+READ_ENTRIES_MAX = 5_000  # of the log, at a time: bounds how old a batch is when it is written
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """My log as it is followed, and the durable state that it leads to."""
+
+    readers: Readers
+    recent: Recent
+    state: Callable[[], State]
+    now_ms: Callable[[], int]
+
+
+class Follower:
+    """Keeps Redis equal to the log, from the watermark that `link` has adopted or begun.
+
+    Methods raise what `Link.write` raises; then this follower is void, and another one is made from
+    what is found in Redis.
+
+    Args:
+        batch_members_max: scores written by one script call.
+        touch_s: how often the watermark moves while nothing changes.
+        announce: told when the ranks include more.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        log: Log,
+        places: Places,
+        counts: Counts,
+        *,
+        batch_members_max: int,
+        touch_s: float,
+        announce: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._log = log
+        self._counts = counts
+        self._batch_members_max = batch_members_max
+        self._touch_s = touch_s
+        self._touched_s = 0.0
+        self._announce = announce
+        self._upkeep = Upkeep(link, log.readers, places)
+        self.places = places
+        self.filler = Filler(link, log.readers, places, counts)
+        # What complete boards include: this version vector, and my log up to this lsn. Boards that
+        # were taken over include the watermark's, and what my log got above another lsn.
+        self._vv: Mapping[int, int] = {}
+        self._head_lsn = -1
+        self._adopted_lsn = link.watermark.lsn
+
+    def includes(self, board: str, lsn: int | None, stamp: tuple[int, int] | None) -> bool:
+        """Whether a served board's ranks include a write; by its lsn, or by its stamp."""
+        vv, above_lsn = self._vv, -1
+        if not self.places.complete(board):
+            vv, above_lsn = self._link.watermark.vv, self._adopted_lsn
+        if stamp is not None and vv.get(stamp[0], 0) >= stamp[1]:
+            return True
+        return lsn is not None and above_lsn < lsn <= self._head_lsn
+
+    def doubt(self) -> None:
+        """Redis is not what it was taken for: nothing is known of what it includes."""
+        self._vv, self._head_lsn = {}, -1
+
+    async def repair(self, boards: Iterable[str]) -> None:
+        """Begin to fill boards anew that are served meanwhile."""
+        change, nonce = Change(), f"{self._link.watermark.batch:x}"
+        for name in boards:
+            self.places.refill(name, nonce, change, serve=True)
+        if change:
+            await self._link.write(change)
+
+    async def look_for_lost(self) -> None:
+        """Look whether the next boards still stand in Redis; fill anew those that do not."""
+        change, nonce = Change(), f"{self._link.watermark.batch:x}"
+        for name in await self._upkeep.lost():
+            if self.places.refill(name, nonce, change, serve=False):
+                self._counts.lost += 1
+                logger.warning("projection_board_lost", board=name)
+        if change:
+            await self._link.write(change)
+
+    async def catch_up(self) -> bool:
+        """Read the log once above the watermark, project it; returns whether that was all."""
+        # Both are taken before the snapshot, so what they claim is in it.
+        state, now_ms = self._log.state(), self._log.now_ms()
+        after, catalog = self._link.watermark.lsn, self.places.catalog
+        recent = self._log.recent.after(after, state.lsn, RECENT_ENTRIES_MAX)
+        if recent is not None:
+            changes = changes_of(recent, after, state.lsn, state.vv, catalog)
+        else:
+            read = partial(read_changes, after=after, limit=READ_ENTRIES_MAX, catalog=catalog)
+            changes = await self._link.keep(partial(self._log.readers.read, read))
+        await self._project(changes, state.as_of(now_ms))
+        return changes.head
+
+    async def _project(self, changes: Changes, as_of: Mapping[str, int | None]) -> None:
+        """Write what was read, in batches; the last one moves the watermark."""
+        places = self.places
+        if changes.to == self._link.watermark.lsn:
+            if asyncio.get_running_loop().time() - self._touched_s >= self._touch_s:
+                await self._write_through(Change(), changes, as_of)
+            # The vector may have grown without a row.
+            self._vv, self._head_lsn = changes.vv, changes.to
+            self._announce()
+            return
+        change = Change()
+        if changes.definitions:
+            # Members read by an older definition may still be written: the scan, which begins
+            # after this, writes all of them again.
+            change = places.follow(changes.definitions, f"{self._link.watermark.batch:x}")
+        size = self._batch_members_max
+        last = max(0, len(changes.members) - 1) // size * size
+        for start in range(0, last, size):
+            self._counts.members += places.put(change, changes.members[start : start + size])
+            await self._link.write(change)
+            change = Change()
+        self._counts.members += places.put(change, changes.members[last:])
+        await self._write_through(change, changes, as_of)
+        self._counts.clamped += changes.clamped
+
+    async def _write_through(
+        self, change: Change, changes: Changes, as_of: Mapping[str, int | None]
+    ) -> None:
+        """Write the last of some changes, and what Redis includes with them.
+
+        While boards are served that were taken over, Redis includes no more than it did then.
+        """
+        moved = replace(self._link.next(), lsn=changes.to)
+        if changes.head:
+            self._touched_s = asyncio.get_running_loop().time()
+        head = changes.head and not self.places.owing
+        if head:
+            moved = replace(moved, vv=changes.vv, as_of=as_of)
+        await self._link.write(change, moved, head=head)
+        if changes.head:
+            self._vv, self._head_lsn = changes.vv, changes.to
+            self._announce()

@@ -1,0 +1,261 @@
+"""The rules of docs/protocol.md as switches: what an agent does that leaves some of them out.
+
+Each switch breaks the path that the rule is about: in the rim (`WithoutRules`), in the disk, or by
+a patch of the product's functions (`patched`). V, O and W are switched in keyed.py; G, M and K in
+finals.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from random import Random
+from unittest import mock
+
+from agent import apply, exchange
+from agent.boards import tally
+from agent.crdt.cell import Key, Row, Value
+from agent.crdt.slot import Kind, slot_of_replica
+from agent.exchange import Boot, Chunk, Cursor, Reply, Request, Sender
+from agent.identity import Evidence, why_burnt
+from agent.state import NO_BOOT, Outcome, State
+from agent.store.identity import Identity
+from agent.store.memory import MemorySnapshot
+from cluster.simulator import sketch
+from cluster.simulator.agent import SimulatedAgent
+from cluster.simulator.disk import Disk
+from cluster.simulator.script import Settings
+
+RULES = {
+    "A": "rows, vector and cursor change in one transaction",
+    "P": "rows are sent in log order",
+    "S": "vector and rows are read in one snapshot",
+    "Q": "seq is durable in the transaction of its rows",
+    "I": "a new incarnation after a restore, a lost tail, a lost disk",
+    "U": "counter slots are keyed by incarnation, not by agent",
+    "C": "a cursor names the log it is about",
+    "R": "a log has a new id whenever its numbers may begin again",
+    "E": "a reply belongs to the process that asked, a push to the one it was filtered for",
+    "T": "the order of values is total over every byte",
+    "H": "a cell that several agents write is a chain, else one incarnation writes it",
+    "D": "no received row is dropped",
+    "L": "the vector is claimed only at the head of a log",
+    "B": "every change moves its row to the end of the log",
+    "Y": "what is acknowledged is durable",
+    "V": "a fact carries what its slots held after it",
+    "O": "a fact comes before its slots",
+    "W": "duplicates are taken out by voids, not by the loser's own slot",
+    "M": "each agent writes a mark when it closes a window",
+    "G": "a certificate needs equal digests",
+    "K": "a process looks at its clock before its first write",
+    "N": "all members confirm an incarnation before it goes on",
+    "Z": "that confirmation fences off older processes",
+}
+SAVED_EVERY = 3  # rule Q left out: the seq is saved with every third commit
+TAIL_LOST = 2  # rule Y left out: commits that a crash loses
+
+
+class _Disk(Disk):
+    """A disk on which cells keep their place (B), or the seq is saved now and then (Q)."""
+
+    def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
+        places = dict(self._lsns)
+        super().commit(before, outcome, new_cells)
+        if "B" in self.omit:
+            both = {key: places.get(key, lsn) for key, lsn in self._lsns.items()}
+            self._lsns = dict(sorted(both.items(), key=lambda place: place[1]))
+
+    def begin(
+        self, nonce: int, new_log: int | None = None, burnt: str = "", above: int = 0
+    ) -> Boot:
+        state = self._state
+        if "Q" in self.omit and not burnt:
+            seq = state.seq - state.seq % SAVED_EVERY
+            self._state = replace(state, seq=seq, vv={**state.vv, state.inc: seq})
+        return super().begin(nonce, new_log, burnt, above)
+
+
+class _Mixed(MemorySnapshot):
+    """A state whose log is told in any order (P), or whose vector is of a later one (S)."""
+
+    def __init__(self, disk: Disk, *, shuffled: bool, vector_of: Disk | None = None) -> None:
+        super().__init__(dict(disk._rows), dict(disk._lsns), dict(disk._prints), disk._state)
+        self._later = vector_of
+        if shuffled:
+            Random(len(self._log)).shuffle(self._log)
+
+    def log_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None]]:
+        after = [(at, self._rows[key]) for at, key in self._log if at > lsn]
+        yield from after[:limit]
+
+    @property
+    def vv(self) -> exchange.VersionVector:
+        return self._state.vv if self._later is None else self._later.state().vv
+
+
+class WithoutRules(SimulatedAgent):
+    """An agent that leaves out the rules that the settings of the run name."""
+
+    store_type = _Disk
+
+    def __init__(
+        self, name: str, place: int, disk: Disk, settings: Settings, chance: int, seen: Counter[str]
+    ) -> None:
+        self.omit = settings.omit
+        self._heard_at: dict[int, tuple[MemorySnapshot, dict[Key, Value]]] = {}
+        super().__init__(name, place, disk, settings, chance, seen)
+
+    @classmethod
+    def decide(cls, settings: Settings, evidence: Evidence) -> tuple[str, bool]:
+        """Rules N, I and R."""
+        if "N" in settings.omit:
+            evidence = replace(evidence, answers={})
+        why = why_burnt(evidence)
+        renews = bool(why) and "R" not in settings.omit
+        return ("" if "I" in settings.omit else why), renews
+
+    @classmethod
+    def identity(cls, settings: Settings, new: Identity, old: State | None) -> Identity:
+        """Rules I and R, of a new disk."""
+        if old is not None and "I" in settings.omit:
+            new = replace(new, inc=old.inc)
+        if old is not None and "R" in settings.omit:
+            new = replace(new, log=old.log)
+        _owners[new.inc] = _agent_inc(new.agent)
+        return new
+
+    @classmethod
+    def crashed(cls, settings: Settings, disk: Disk, chance: int) -> None:
+        """Rules A and Y."""
+        if "A" in settings.omit and chance % 4:
+            disk.tear()
+        if "Y" in settings.omit:
+            disk.lose_tail(1 + chance % TAIL_LOST)
+
+    @property
+    def slot_inc(self) -> int:
+        """Rule U."""
+        return _agent_inc(self.name) if "U" in self.omit else self.state.inc
+
+    def mint(self, now_ms: int, newest_inc: int) -> tuple[int, int]:
+        """Rules I and R, of an incarnation that is found burnt."""
+        inc, log = super().mint(now_ms, newest_inc)
+        state = self.disk.state()
+        if "I" in self.omit:
+            inc = state.inc
+        _owners[inc] = _agent_inc(self.name)
+        return inc, state.log if "R" in self.omit else log
+
+    def fence(self, sender: Sender, now_ms: int) -> Boot:
+        """Rule Z."""
+        if "Z" in self.omit:
+            return self.state.fences.get(sender.inc, NO_BOOT)
+        return super().fence(sender, now_ms)
+
+    def snapshot(self) -> MemorySnapshot:
+        """Rule P."""
+        if "P" in self.omit:
+            return _Mixed(self.disk, shuffled=True)
+        return super().snapshot()
+
+    def serve(self, request: Request) -> tuple[MemorySnapshot, dict[Key, Value]]:
+        """Rules P and S: the rows are of when the request came, the vector is of now."""
+        if "S" in self.omit and request.sender.log in self._heard_at:
+            return self._heard_at[request.sender.log]
+        return self.snapshot(), self.disk.values()
+
+    def ask(self, place: int, now_ms: int) -> Request | None:
+        """Rule C: the cursor is on the agent's log, whichever that is now."""
+        request = super().ask(place, now_ms)
+        if request is not None and "C" in self.omit:
+            reading = self.state.cursors.get(place + 1)
+            cursor = None if reading is None else Cursor(place + 1, reading.lsn)
+            request = replace(request, cursor=cursor)
+        return request
+
+    def hear(self, request: Request, now_ms: int) -> None:
+        """Rules C and S."""
+        super().hear(self._on_my_log(request), now_ms)
+        if "S" in self.omit:
+            mixed = _Mixed(self.disk, shuffled=False, vector_of=self.disk)
+            self._heard_at[request.sender.log] = (mixed, self.disk.values())
+
+    def answer(self, request: Request, now_ms: int) -> Reply | None:
+        """Rule C."""
+        reply = super().answer(self._on_my_log(request), now_ms)
+        if reply is not None and "C" in self.omit:
+            reading = self.state.cursors.get(int(request.sender.agent[1:]) + 1)
+            cursor = None if reading is None else Cursor(request.sender.log, reading.lsn)
+            reply = replace(reply, cursor=cursor)
+        return reply
+
+    def _on_my_log(self, request: Request) -> Request:
+        if "C" not in self.omit or request.cursor is None:
+            return request
+        return replace(request, cursor=Cursor(self.state.log, request.cursor.lsn))
+
+    def pushed(self, request: Request) -> Chunk | None:
+        """Rule E, of a push."""
+        return request.push if "E" in self.omit else super().pushed(request)
+
+    def reaches(self, process: Boot) -> bool:
+        """Rule E, of a reply."""
+        return "E" in self.omit or super().reaches(process)
+
+    def received(self, peer: str, chunk: Chunk) -> Chunk:
+        """Rules C, D, L and T."""
+        if "C" in self.omit and peer.startswith("a"):
+            chunk = replace(chunk, log=int(peer[1:]) + 1)
+        if "L" in self.omit:
+            chunk = replace(chunk, head=True)
+        if "D" in self.omit:
+            kinds = set(Kind)
+            chunk = replace(chunk, rows=tuple(r for r in chunk.rows if r.slot[0] in kinds))
+        if "T" in self.omit:
+            chunk = replace(chunk, rows=tuple(r for r in chunk.rows if not self._tied(r)))
+        return chunk
+
+    def _tied(self, row: Row) -> bool:
+        mine = self.disk.value(row.key)
+        return mine is not None and mine[:2] == row.value[:2]
+
+
+@contextmanager
+def patched(omit: frozenset[str]) -> Iterator[None]:
+    """The product's functions without the rules U and H."""
+    with ExitStack() as stack:
+        if "U" in omit:
+            stack.enter_context(mock.patch.object(tally, "slot_of_replica", _slot_of_agent))
+        if "H" in omit:
+            joined = _joining_registers(apply._Draft._join)
+            stack.enter_context(mock.patch.object(apply._Draft, "_join", joined))
+        yield
+
+
+_owners: dict[int, int] = {}
+
+
+def _agent_inc(name: str) -> int:
+    return int(name[1:]) + 1
+
+
+def _slot_of_agent(kind: Kind, inc: int, part: bytes = b"") -> bytes:
+    return slot_of_replica(kind, _owners.get(inc, inc), part)
+
+
+def _joining_registers(join: Callable[[apply._Draft, Row], bool]) -> Callable[..., bool]:
+    """A join under which the shared sketch has the greater of each register."""
+
+    def joined(draft: apply._Draft, row: Row) -> bool:
+        mine = draft.row(row.key)
+        if row.key != sketch.SHARED or mine is None:
+            return join(draft, row)
+        body = sketch.merged(mine.body, row.body)
+        if body == mine.body:
+            return False
+        draft.put(row._replace(body=body))
+        return True
+
+    return joined
