@@ -77,6 +77,8 @@ def why_burnt(evidence: Evidence) -> str:
         return "the database is not the one that the identity token was written for"
     if token.file != evidence.file:
         return "the database is a copy"
+    if evidence.sentinel is None and not evidence.answers:
+        return "nobody is there to confirm it: no other member, and no sentinel in Redis"
     if evidence.sentinel is not None and evidence.sentinel != (life.log, life.boot):
         return "the region's Redis has seen another process of this agent last"
     for name, answer in sorted(evidence.answers.items()):

@@ -148,7 +148,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
         ) from error
 
 
-# What is read into memory as numbers. A cell has its fingerprint.
+# What is read into memory, by its type. A cell has its fingerprint.
+TEXTS = {"state": "burnt", "cursors": "agent"}
 NUMBERS = {
     "state": "inc log boot nonce clean seq lsn hlc cells log_entries root complete",
     "spaces": "id",
@@ -161,14 +162,15 @@ NUMBERS = {
 
 
 def _misread(connection: sqlite3.Connection) -> str:
-    """What holds something else than a number; empty if nothing does.
+    """What holds something else than its column is for; empty if nothing does.
 
     SQLite takes any value in any column, so one flipped bit can turn a number into something else.
     """
-    for table, columns in NUMBERS.items():
-        wrong = " OR ".join(f"typeof({column}) <> 'integer'" for column in columns.split())
-        if connection.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone():  # noqa: S608 -- constants
-            return f"a number in the table {table!r} is none"
+    for kind, tables in (("integer", NUMBERS), ("text", TEXTS)):
+        for table, columns in tables.items():
+            wrong = " OR ".join(f"typeof({column}) <> '{kind}'" for column in columns.split())
+            if connection.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone():  # noqa: S608 -- constants
+                return f"a value in the table {table!r} is no {kind}"
     return ""
 
 

@@ -10,23 +10,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from agent.boards.catalog import Catalog
 from agent.boards.tally import MemberKey
 from agent.crdt import counter
 from agent.crdt.cell import Key, Row, row_of
 from agent.crdt.counter import Total
-from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.crdt.slot import COUNTER_KINDS
 from agent.crdt.space import BOARDS_SPACE, RING_SPACE
-from agent.errors import StoreError
+from agent.errors import DamagedCell, StoreError
 from agent.exchange import Boot
 from agent.membership import Ring
 from agent.operation import Correction
 from agent.state import Outcome, State, WorkingSet
 from agent.store.identity import Identity, Life
+from agent.store.lookup import CELLS, SINGLES, TOTALS, look_up
 from agent.store.mend import FLIP, correct, mend_cell
 from agent.store.schema import damage, is_damage, open_writer
 from agent.store.snapshot import SqliteSnapshot, checked
@@ -36,48 +35,6 @@ from agent.store.snapshot import SqliteSnapshot, checked
 PRUNE_FLOOR_ENTRIES = 10_000
 PRUNE_LOOK_PER_APPEND = 4
 PRUNE_LOOK_MIN = 2_000
-
-_BLOCKS = (256, 16, 1)  # how many keys one statement looks up: few statements, all cached
-
-
-def _lookup(columns: str, table: str, on: str, key: str, keys: int) -> str:
-    values = ", ".join([key] * keys)
-    names = ("s", "m", "l")[: key.count("?")]
-    wanted = f"WITH wanted({', '.join(names)}) AS (VALUES {values})"
-    return f"{wanted} SELECT {columns} FROM wanted CROSS JOIN {table} AS t ON {on}"  # noqa: S608 -- constants
-
-
-_CELLS = {
-    n: _lookup(
-        "t.space, t.member, t.slot, t.major, t.minor, t.body, t.inc, t.seq, t.print",
-        "cells",
-        "t.space = s AND t.member = m AND t.slot = l",
-        "(?, ?, ?)",
-        n,
-    )
-    for n in _BLOCKS
-}
-_TOTALS = {
-    n: _lookup(
-        "t.space, t.member, t.score, t.reached_ms, t.rose, t.slots",
-        "totals",
-        "t.space = s AND t.member = m",
-        "(?, ?)",
-        n,
-    )
-    for n in _BLOCKS
-}
-_SINGLES = {
-    n: _lookup(
-        "t.space, t.member, t.slot, t.major, t.minor, t.body, t.inc, t.seq, t.print",
-        "cells",
-        "t.space = s AND t.member = m AND t.slot >= x'"
-        f"{COUNTER_SLOTS_FROM.hex()}' AND t.slot < x'{COUNTER_SLOTS_BEFORE.hex()}'",
-        "(?, ?)",
-        n,
-    )
-    for n in _BLOCKS
-}
 
 
 class SqliteStore:
@@ -150,8 +107,8 @@ class SqliteStore:
         """
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute(
-            "UPDATE state SET boot = max(boot, ?) + 1, nonce = ?, clean = 0, burnt = ?,"
-            " log = coalesce(?, log), inc = coalesce(?, inc), complete = complete AND NOT ?",
+            "UPDATE state SET boot = min(max(boot, ?), 1 << 62) + 1, nonce = ?, clean = 0,"
+            " burnt = ?, log = ifnull(?, log), inc = ifnull(?, inc), complete = complete > ?",
             (above, nonce, burnt, new_log, new_inc, incomplete),
         )
         self._db.execute("COMMIT")
@@ -218,12 +175,14 @@ class SqliteStore:
         prints: dict[Key, int] = {}
         ids, spaces = self._ids, self._spaces
         pairs = [(ids[s], m) for s, m in found_totals if s in ids]
-        for space, member, score, reached_ms, rose, slots in self._look_up(_TOTALS, pairs):
+        for space, member, score, reached_ms, rose, slots in look_up(self._db, TOTALS, pairs):
+            if not type(score) is type(reached_ms) is type(slots) is int:  # SQLite takes anything
+                raise DamagedCell((spaces[space], member, b""))
             found_totals[spaces[space], member] = Total(score, reached_ms, bool(rose), slots)
         # A member without a row in totals has one counter slot at the most: its total is what
         # that holds, and its other counter slots need no look-up.
         singles = [pair for pair in pairs if found_totals[spaces[pair[0]], pair[1]] is None]
-        for space, member, slot, *rest, mark in self._look_up(_SINGLES, singles):
+        for space, member, slot, *rest, mark in look_up(self._db, SINGLES, singles):
             row = checked(row_of((spaces[space], member, slot, *rest)), mark)
             found_totals[row[:2]] = counter.contribution(slot[0], row[3:6])
             if row[:3] in found_cells:
@@ -235,24 +194,11 @@ class SqliteStore:
             for s, m, slot in found_cells
             if s in ids and not (slot[0] in COUNTER_KINDS and (ids[s], m) in single)
         ]
-        for space, member, slot, *rest, mark in self._look_up(_CELLS, keys):
+        for space, member, slot, *rest, mark in look_up(self._db, CELLS, keys):
             row = checked(row_of((spaces[space], member, slot, *rest)), mark)
             found_cells[row[:3]] = row
             prints[row[:3]] = mark
         return WorkingSet(found_cells, found_totals, prints)
-
-    def _look_up(
-        self, statements: dict[int, str], keys: Sequence[tuple[int | bytes, ...]]
-    ) -> list[tuple[Any, ...]]:
-        """Run a look-up over all keys, in blocks."""
-        found: list[tuple[Any, ...]] = []
-        rest, left = iter(keys), len(keys)
-        for block in _BLOCKS:
-            while left >= block:
-                left -= block
-                values = [part for key in islice(rest, block) for part in key]
-                found += self._db.execute(statements[block], values).fetchall()
-        return found
 
     def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
         """Make an outcome durable, as one transaction.

@@ -19,7 +19,7 @@ from agent.boards import tally
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.slot import Kind, slot_of_replica
 from agent.exchange import Boot, Chunk, Cursor, Reply, Request, Sender
-from agent.identity import Evidence, why_burnt
+from agent.identity import Confirmation, Evidence, why_burnt
 from agent.state import NO_BOOT, Outcome, State
 from agent.store.identity import Identity
 from agent.store.memory import MemorySnapshot
@@ -53,6 +53,7 @@ RULES = {
     "N": "all members confirm an incarnation before it goes on",
     "Z": "that confirmation fences off older processes",
 }
+_NOTHING_KNOWN = Confirmation(0, NO_BOOT, 0, 0, None)  # rule N left out: all members nod
 SAVED_EVERY = 3  # rule Q left out: the seq is saved with every third commit
 TAIL_LOST = 2  # rule Y left out: commits that a crash loses
 
@@ -111,7 +112,8 @@ class WithoutRules(SimulatedAgent):
     def decide(cls, settings: Settings, evidence: Evidence) -> tuple[str, bool]:
         """Rules N, I and R."""
         if "N" in settings.omit:
-            evidence = replace(evidence, answers={})
+            nods = dict.fromkeys(evidence.answers, _NOTHING_KNOWN)
+            evidence = replace(evidence, answers=nods)
         why = why_burnt(evidence)
         renews = bool(why) and "R" not in settings.omit
         return ("" if "I" in settings.omit else why), renews

@@ -19,7 +19,7 @@ from agent.committer import Committer
 from agent.crdt.fingerprint import fingerprint
 from agent.errors import DamagedCell, Indefinite, StoreError, Unavailable
 from agent.exchange import Boot, Chunk, Reading
-from agent.operation import Fence, Mend, Merge, Merged, Operation, Write
+from agent.operation import Fence, Mend, Merge, Merged, Operation, Write, Written
 from agent.store import schema, sqlite
 from agent.store.identity import Identity
 from agent.store.readers import Readers
@@ -278,6 +278,19 @@ def test_a_value_that_was_changed_by_hand_is_neither_loaded_nor_sent(on_disk: Sq
     assert on_disk.snapshot().root == on_disk.committer.state.root == root
 
 
+def test_a_total_that_is_no_number_refuses_its_member_and_nobody_else(
+    on_disk: SqliteBench,
+) -> None:
+    fill(on_disk)  # m has two slots, and so a total of its own
+    assert isinstance(on_disk.store, SqliteStore)
+    on_disk.store._db.execute("UPDATE totals SET score = 'many'")
+    on_disk.committer = Committer(on_disk.store, lambda _, inc: (inc, inc))
+    operations = [Write((Group(COUNTERS, [Entry(member, add=1)], [0]),)) for member in "mo"]
+    for operation, answer in zip(operations, (Unavailable, Written), strict=True):
+        commit = on_disk.committer.run([operation], NOW_MS)
+        assert [type(each) for each in commit.answers] == [answer]
+
+
 def test_the_settings_that_durability_stands_on(on_disk: SqliteBench) -> None:
     assert isinstance(on_disk.store, SqliteStore)
     pragma = {
@@ -300,6 +313,7 @@ def test_the_settings_that_durability_stands_on(on_disk: SqliteBench) -> None:
         "UPDATE fences SET boot = 1.5",
         "UPDATE state SET seq = 'x'",
         "UPDATE state SET root = 0.5",
+        "UPDATE state SET burnt = x'ff'",
         "UPDATE buckets SET print = 'x' WHERE id = 3",
     ],
 )
@@ -319,3 +333,10 @@ def test_a_number_that_is_none_any_more_is_damage(tmp_path: Path, change: str) -
         file.commit()
     with pytest.raises(StoreError, match=r"is damaged .*tallyring restore"):
         SqliteStore(path, IDENTITY)
+
+
+def test_a_boot_number_stays_a_number_whatever_a_peer_has_heard_of(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "t.db", IDENTITY)
+    assert store.begin(7, above=2**63 - 1).number == 2**62 + 1
+    store.close()
+    SqliteStore(tmp_path / "t.db", IDENTITY).close()

@@ -15,7 +15,8 @@ import pytest
 from cluster.simulator import simulate
 from cluster.simulator.rules import RULES
 
-FOUND_WITHIN = 100
+FOUND_WITHIN = 500
+AGENTS = {"G": 3}  # else the seed decides: what G is for needs few agents and much bad luck
 
 # rule: (theme, the first seed that fails without it)
 CAUGHT: dict[str, tuple[str, int]] = {
@@ -38,9 +39,9 @@ CAUGHT: dict[str, tuple[str, int]] = {
     "O": ("keyed", 0),
     "W": ("keyed", 44),
     "M": ("finals", 2),
-    "G": ("finals", 36),
+    "G": ("finals", 481),
     "K": ("finals", 2),
-    "N": ("identity", 9),
+    "N": ("identity", 8),
     "Z": ("identity", 24),
 }
 
@@ -59,17 +60,17 @@ def test_the_table_of_the_docs_is_this_one() -> None:
 @pytest.mark.parametrize("rule", CAUGHT)
 def test_a_rule_that_is_left_out_is_missed(rule: str) -> None:
     theme, seed = CAUGHT[rule]
-    without = simulate(seed, theme=theme, omit=frozenset(rule))
+    without = simulate(seed, theme=theme, agents=AGENTS.get(rule), omit=frozenset(rule))
     assert not without.ok, f"rule {rule} was not missed by {without.command}"
-    report = simulate(seed, theme=theme)
+    report = simulate(seed, theme=theme, agents=AGENTS.get(rule))
     assert report.ok, f"{report.problems}\nrepeat it with: {report.command}"
 
 
 def first_failure(rule: str, theme: str) -> tuple[int, str] | None:
     """The first seed that fails without a rule, and what it reports."""
     for seed in range(FOUND_WITHIN):
-        report = simulate(seed, theme=theme, omit=frozenset(rule))
-        if not report.ok and simulate(seed, theme=theme).ok:
+        report = simulate(seed, theme=theme, agents=AGENTS.get(rule), omit=frozenset(rule))
+        if not report.ok and simulate(seed, theme=theme, agents=AGENTS.get(rule)).ok:
             return seed, report.problems[0]
     return None
 

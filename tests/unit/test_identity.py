@@ -38,7 +38,7 @@ def with_answer(**changes: object) -> Evidence:
 def test_an_identity_is_kept_where_everything_agrees() -> None:
     assert why_burnt(GOOD) == ""
     assert why_burnt(replace(GOOD, sentinel=None)) == "", "a flushed Redis says nothing"
-    assert why_burnt(replace(GOOD, answers={})) == "", "the first agent has nobody to ask"
+    assert why_burnt(replace(GOOD, answers={})) == "", "the first agent has nobody else to ask"
     assert why_burnt(with_answer(boot=Boot(4, 44))) == "", "my own question was heard before"
     new = replace(LIFE, boot=0, nonce=0, clean=False, seq=0, lsn=0)
     assert why_burnt(replace(GOOD, life=new, token=None, sentinel=(1, 9))) == ""
@@ -53,6 +53,7 @@ def test_an_identity_is_kept_where_everything_agrees() -> None:
         (replace(GOOD, token=Token(7, 4, "inode")), "not the one that the identity token"),
         (replace(GOOD, token=Token(8, 3, "inode")), "not the one that the identity token"),
         (replace(GOOD, token=Token(7, 3, "other")), "is a copy"),
+        (replace(GOOD, sentinel=None, answers={}), "nobody is there to confirm it"),
         (replace(GOOD, sentinel=(7, 4)), "Redis has seen another process"),
         (replace(GOOD, sentinel=(8, 3)), "Redis has seen another process"),
         (replace(GOOD, answers={"us": "can't be asked"}), "us: can't be asked"),
