@@ -95,11 +95,14 @@ async def _until_told(config: Config) -> None:
     assert running is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    failure: StoreError | None = None
     try:
         with suppress(asyncio.CancelledError):  # a signal is how an agent is meant to end
             await _run(config)
     except* StoreError as group:
-        raise _first(group) from None
+        failure = _first(group)
+    if failure is not None:  # not above: what is raised there is put into a group again
+        raise failure
     log.info("agent has stopped", agent=config.name)
 
 
