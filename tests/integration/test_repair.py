@@ -122,8 +122,9 @@ async def test_damage_to_a_running_agent_is_mended(damage: str, tmp_path: Path) 
         assert counted(tmp_path, "us") == before == counted(tmp_path, "eu")
         if isinstance(value, bytes):
             assert any(entry.get("member") == value.decode() for entry in logs), logs
+        # A peer's own pass may have brought the cell back: then the mender only finds it whole.
+        await until(lambda: not agents["eu"].peers.damaged, PATIENCE_S)
         state = agents["eu"].queue.state
-        assert not agents["eu"].peers.damaged
         if "of its own" not in damage or "greater" in damage:
             assert not state.burnt
         for agent in agents.values():
