@@ -22,6 +22,8 @@ from agent.exchange import Chunk
 from agent.operation import (
     Answer,
     Define,
+    Drop,
+    Erase,
     Import,
     Mend,
     Merge,
@@ -29,6 +31,8 @@ from agent.operation import (
     Repair,
     Reset,
     Retire,
+    Retract,
+    SetBan,
     Write,
 )
 from agent.state import State
@@ -49,6 +53,10 @@ class Receipt:
     state: State
 
 
+# What clients and operators ask for; the rest is between agents, or an agent's own.
+CLIENTS_OWN = Write | Define | Reset | Retire | Retract | SetBan | Erase
+
+
 def cost_of(operation: Operation) -> int:
     """How much work an operation is, in entries or rows."""
     match operation:
@@ -56,6 +64,8 @@ def cost_of(operation: Operation) -> int:
             return sum(len(group.entries) for group in groups)
         case Merge(_, Chunk(rows=rows)) | Import(rows) | Mend(rows) | Repair(rows):
             return len(rows) + 1
+        case Drop(keys, entries):
+            return len(keys) + len(entries) + 1
         case _:
             return 1
 
@@ -121,7 +131,7 @@ class CommitQueue:
         """
         cost = cost_of(operation)
         refused = [*self.refusing.values()]
-        if isinstance(operation, Write | Define | Reset | Retire):
+        if isinstance(operation, CLIENTS_OWN):
             refused += self.closed.values()
         if refused:
             raise refused[0]

@@ -12,32 +12,42 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
-from agent.apply import apply, wanted
-from agent.boards.tally import MemberKey
+from agent.apply import apply
+from agent.boards.tally import MemberKey, SlotGroup
 from agent.crdt.cell import Key, Row
-from agent.crdt.counter import Total
+from agent.crdt.slot import Kind
+from agent.crdt.total import Total
 from agent.errors import DamagedCell, Indefinite, Refused, StoreError, Unavailable
+from agent.limits import INT64_MAX
 from agent.operation import (
     Announce,
     Answer,
     Burn,
     Correction,
     Mend,
+    Merge,
     Merged,
     Mint,
     Operation,
     Repair,
+    Singles,
     changes_catalog,
     coalesced,
     writes,
 )
-from agent.state import Alarms, Outcome, State, WorkingSet
+from agent.state import Alarms, Outcome, State, Unloaded, WorkingSet
+from agent.wanted import voids_wanted, wanted
 
 Name = TypeVar("Name")
 Cached = TypeVar("Cached")
 
 # Two generations of this many entries each: about 30 MB at the most, whatever the cells.
 CACHE_ENTRIES_MAX = 16_384
+
+
+# Kinds of rows from which own writes may follow: see agent/draft.py.
+_FACT = int(Kind.FACT)
+_BRINGS_ABOUT = frozenset({Kind.FACT, Kind.RETRACTION})
 
 
 class Store(Protocol):
@@ -55,8 +65,13 @@ class Store(Protocol):
     def state(self) -> State:
         """The durable state."""
 
-    def load(self, cells: Iterable[Key], members: Iterable[MemberKey]) -> WorkingSet:
-        """The wanted cells and totals; None for those never written."""
+    def load(
+        self,
+        cells: Iterable[Key],
+        members: Iterable[MemberKey],
+        groups: Iterable[SlotGroup] = (),
+    ) -> WorkingSet:
+        """The wanted cells and totals, None for those never written, and groups of slots."""
 
     def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
         """Make an outcome durable, all of it or nothing."""
@@ -146,8 +161,14 @@ class Committer:
         mint: (now in ms, the newest known incarnation) -> (a new incarnation, a new log id).
     """
 
-    def __init__(self, store: Store, mint: Callable[[int, int], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        mint: Callable[[int, int], tuple[int, int]],
+        facts_max: int = INT64_MAX,
+    ) -> None:
         self._store = store
+        self._facts_max = facts_max
         self._mint = mint
         self.state = store.state()
         self._cells: HotState[Key, Row | None] = HotState(CACHE_ENTRIES_MAX)
@@ -198,6 +219,9 @@ class Committer:
 
     def _writes(self, operation: Operation) -> bool:
         """Whether an operation would write as this agent's incarnation."""
+        if isinstance(operation, Merge | Repair):
+            rows = operation.chunk.rows if isinstance(operation, Merge) else operation.rows
+            return any(row.slot[0] in _BRINGS_ABOUT for row in rows)
         if isinstance(operation, Announce):
             me = self.state.ring.members.get(self.state.agent)
             return me is None or (me.region, me.url) != (operation.region, operation.url)
@@ -231,6 +255,7 @@ class Committer:
         commit.alarms.covered_changed += outcome.alarms.covered_changed
         commit.alarms.forked += outcome.alarms.forked
         commit.alarms.peer_ahead += outcome.alarms.peer_ahead
+        commit.alarms.late_facts += outcome.alarms.late_facts
         return list(outcome.answers)
 
     def _mend(self, operation: Mend) -> Answer:
@@ -248,33 +273,61 @@ class Committer:
     def _run(self, operations: Sequence[Operation], now_ms: int) -> Outcome:
         self._store.uncertain = False  # what fails before the commit stores nothing
         steps = coalesced(operations)
-        loaded = self._load(*wanted(self.state, steps))
-        outcome = apply(self.state, loaded, steps, now_ms)
+        outcome, loaded = self._apply(steps, now_ms)
         found = outcome.state.burnt and not self.state.burnt
         if found and len(operations) > 1 and any(map(self._writes, operations)):
+            raise _FoundBurnt
+        if found and outcome.state.seq != self.state.seq:
+            # What follows from a chunk would bear a number that was used already.
+            self.state = replace(self.state, burnt=outcome.state.burnt)
             raise _FoundBurnt
         if outcome.durable_change(self.state):
             cells = loaded.cells
             new_cells = sum(1 for row in outcome.rows if cells[row[:3]] is None)
             self._store.commit(self.state, outcome, new_cells)
+            self._cells.keep({row[:3]: None for row in outcome.dropped})
             self._cells.keep({row[:3]: row for row in outcome.rows})
             self._totals.keep(outcome.totals)
         self.state = outcome.state
         return outcome
 
-    def _load(self, cells: set[Key], members: set[MemberKey]) -> WorkingSet:
+    def _apply(
+        self, steps: Sequence[Operation | Singles], now_ms: int
+    ) -> tuple[Outcome, WorkingSet]:
+        """Load what a batch needs and apply it; what turns out to be missing is loaded as well."""
+        want = wanted(self.state, steps, now_ms)
+        cells, members, groups = want.cells, want.totals, want.groups
+        loaded = self._load(cells, members, groups)
+        voids = voids_wanted(loaded, steps, self.state.inc)
+        if voids:
+            cells, members = cells | voids, members | {key[:2] for key in voids}
+            loaded = self._load(cells, members, groups)
+        while True:
+            try:
+                return apply(self.state, loaded, steps, now_ms, want, self._facts_max), loaded
+            except Unloaded as more:
+                cells = cells | {more.cell} if more.cell else cells
+                members = members | {more.total} if more.total else members
+                groups = groups | {more.group} if more.group else groups
+                loaded = self._load(cells, members, groups)
+
+    def _load(self, cells: set[Key], members: set[MemberKey], groups: set[SlotGroup]) -> WorkingSet:
         """The working set: from the cache where it is there, else from the store."""
         hot_cells, missing_cells = self._cells.take(cells)
         hot_totals, missing_totals = self._totals.take(members)
         prints: Mapping[Key, int] = {}
-        if missing_cells or missing_totals:
-            cold = self._store.load(missing_cells, missing_totals)
+        found: Mapping[SlotGroup, tuple[Row, ...]] = {}
+        if missing_cells or missing_totals or groups:
+            # A fact is found with its group, or it is not there.
+            facts = {key for key in missing_cells if key[2][0] == _FACT and group_of(key) in groups}
+            cold = self._store.load(missing_cells - facts, missing_totals, groups)
+            hot_cells.update(dict.fromkeys(facts))
             self._cells.keep(cold.cells)
             self._totals.keep(cold.totals)
             hot_cells.update(cold.cells)
             hot_totals.update(cold.totals)
-            prints = cold.prints
-        return WorkingSet(hot_cells, hot_totals, prints)
+            prints, found = cold.prints, cold.groups
+        return WorkingSet(hot_cells, hot_totals, prints, found)
 
     def _check_damage(self, error: Exception) -> None:
         """End the pipeline where the file is damaged: no retry helps.
@@ -294,6 +347,11 @@ class Committer:
             return Unavailable("busy", f"the store refused the write: {error}", hint=hint)
         self.state = self._store.state()
         return Indefinite(f"the store failed while committing: {error}", hint=hint)
+
+
+def group_of(key: Key) -> SlotGroup:
+    """The group of all facts of a fact's key."""
+    return (*key[:2], key[2][:-8])
 
 
 def _runs(operations: Sequence[Operation]) -> Iterable[Sequence[Operation]]:

@@ -44,6 +44,9 @@ class AgentSection:
     clock_shift_ms: int = 0
     # Below this much free space on data_dir's disk writes are refused (503); reads go on.
     disk_free_min_bytes: int = 64 * 2**20
+    # How many keys of entries are remembered at the most (about 200 bytes each); beyond, entries
+    # with a key are refused (503) until older ones are collected.
+    facts_max: int = 20_000_000
     # debug, info, warning or error.
     log_level: str = "info"
 
@@ -124,6 +127,11 @@ class ProjectionSection:
     # How long the other agents of the region wait, after this one's last sign in Redis, before one
     # of them takes over. The same for all of a region. Lower: sooner; higher: rides out pauses.
     lease_s: float = 4.0
+    # How long a sliding window ("last:7d") stands before it is computed anew, if anything under it
+    # changed. Lower: fresher; higher: less to read, as all of its buckets are.
+    sliding_s: float = 60.0
+    # The same for the windows of `trend` boards, which are small.
+    trend_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,15 @@ class RepairSection:
     rest_s: float = 60.0
     # How often all sums over cells (buckets, totals) are added up anew.
     recount_s: float = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepingSection:
+    """[keeping]: an agent's own housekeeping (docs/operations.md)."""
+
+    # How often to look which windows are over and which bans have ended, when nothing else tells.
+    # Lower: windows are closed and freed sooner; higher: an idle agent does less.
+    interval_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +177,7 @@ class Config:
     gossip: GossipSection = field(default_factory=GossipSection)
     projection: ProjectionSection = field(default_factory=ProjectionSection)
     repair: RepairSection = field(default_factory=RepairSection)
+    keeping: KeepingSection = field(default_factory=KeepingSection)
     auth: AuthSection = field(default_factory=AuthSection)
 
     @property
@@ -296,9 +314,11 @@ def _check(config: Config) -> None:
         )
     if config.agent.clock not in ("system", "manual"):
         raise ConfigError("agent.clock", f"{config.agent.clock!r} is not 'system' or 'manual'")
+    if config.agent.facts_max < 1:
+        raise ConfigError("agent.facts_max", f"{config.agent.facts_max} is not above 0")
     if config.agent.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError("agent.log_level", f"{config.agent.log_level!r} is not a level")
-    for section_name in ("ring", "redis", "gossip", "projection", "repair"):
+    for section_name in ("ring", "redis", "gossip", "projection", "repair", "keeping"):
         section = getattr(config, section_name)
         for setting in fields(section):
             value = getattr(section, setting.name)

@@ -8,10 +8,12 @@
     |   |-- NotFound           404  unknown_board, unknown_window, unknown_route
     |   |   `-- NotRanked      404  not_ranked
     |   |-- MethodNotAllowed   405  the route has other methods
-    |   |-- Conflict           409  board_conflict, ring_conflict, removed, leaving, fork
+    |   |-- Conflict           409  board_conflict, key_conflict, ring_conflict, removed, ...
+    |   |-- Gone               410  key_expired, member_erased
     |   |-- TooLarge           413  over a limit on size
     |   |-- UnsupportedMedia   415  a body that is neither JSON nor msgpack
-    |   |-- OutOfRange         422  outside the board's limits
+    |   |-- OutOfRange         422  outside the board's limits or windows
+    |   |-- RateLimited        429  too many entries of one member
     |   `-- Unavailable        503  busy, too_stale, rebuilding, rank_store_down
     |-- Indefinite         503  the write may or may not have been stored
     |   `-- NotReplicated      504  it is stored here, and no other region has confirmed it
@@ -137,6 +139,13 @@ class Conflict(Refused):
     title = "Conflict"
 
 
+class Gone(Refused):
+    """410: it was there, and is not any more (key_expired, member_erased)."""
+
+    status = 410
+    title = "Gone"
+
+
 class TooLarge(Refused):
     """413: over a limit on size; the limit is named."""
 
@@ -158,10 +167,20 @@ class UnsupportedMedia(Refused):
 
 
 class OutOfRange(Refused):
-    """422: outside the board's limits (out_of_range, grow_only, tie_budget)."""
+    """422: outside the board's limits (out_of_range, grow_only, tie_budget, window_closed)."""
 
     status = 422
     title = "Outside the board's limits"
+
+
+class RateLimited(Refused):
+    """429: too many entries of one member; the limit is named."""
+
+    status = 429
+    title = "Too many entries"
+
+    def __init__(self, detail: str, *, retry_after_s: int) -> None:
+        super().__init__("rate_limited", detail, retry_after_s=retry_after_s)
 
 
 class Unavailable(Refused):

@@ -86,7 +86,7 @@ class Request:
     cursor: the caller's cursor on the other's log; None before the first chunk.
     push: the caller's own changes; None while it does not know the other's process and vector.
     to_boot: the process for which `push` was filtered.
-    root: the fingerprint of all of the caller's cells.
+    root: the fingerprint of all of the caller's cells; 0 while cells are being dropped.
     whole: the caller's whole vector, for its own use; not sent.
     """
 
@@ -396,4 +396,5 @@ def diverged(request: Request, reply: Reply) -> bool:
 
     It is no proof: rows whose vector was not claimed yet (a transfer that was cut) differ as well.
     """
-    return request.digest == reply.digest and request.root != reply.root
+    roots = request.root, reply.root
+    return request.digest == reply.digest and roots[0] != roots[1] and 0 not in roots

@@ -35,8 +35,15 @@ BATCH_ENTRIES_MAX = 10_000  # of one request
 BATCH_ERRORS_SHOWN_MAX = 20  # of one refusal: enough to see the pattern
 BOARDS_MAX = 10_000  # the catalog is kept in memory
 PAGE_MEMBERS_MAX = 1_000  # of one page of a board
+WINDOWS_MAX = 8  # of one board: an entry is counted in each, and its fact names each
+HISTORY_BANS_MAX = 100  # places for changes of one ban, by agent: the newest 50 or more are kept
+BANS_MAX = 200_000  # kept in memory
+ERASURES_MAX = 200_000  # kept in memory
 IMPORT_ROWS_MAX = 2_000  # of one request: one transaction, as a chunk of a peer
 NEIGHBORS_MAX = 100  # on each side of a member
+
+# --- times ---------------------------------------------------------------------------------
+KEY_RETENTION_MS_MAX = 7 * 86_400_000  # facts are many: they are not kept for ever
 
 # --- messages ------------------------------------------------------------------------------
 REQUEST_BYTES_MAX = 16 * 2**20  # a body on the public routes: 10,000 entries with data

@@ -46,10 +46,12 @@ from agent.gossip.repair import Repairer
 from agent.gossip.roster import roster_handler
 from agent.gossip.secrets import Secrets
 from agent.gossip.snapshots import Shelf
+from agent.keeping import Keeper
 from agent.operation import Announce
 from agent.projection.projector import Projector
 from agent.projection.rank_store import RankStore
 from agent.projection.reads import Ranks
+from agent.projection.status import Phase
 from agent.store.identity import Identity
 from agent.store.lock import DATABASE, locked
 from agent.store.readers import Readers
@@ -156,7 +158,7 @@ async def _run(config: Config) -> None:
         folder, now_ms = config.agent.data_dir, _physical_clock(config)
         readers = Readers(folder / DATABASE)
         parts.callback(readers.close)
-        committer = Committer(store, mint_identity)
+        committer = Committer(store, mint_identity, config.agent.facts_max)
         clock = _manual_clock(config, committer)
         listeners: list[Callable[[Commit], None]] = []
 
@@ -167,20 +169,15 @@ async def _run(config: Config) -> None:
         queue = CommitQueue(committer, clock.now_ms if clock else now_ms, committed)
         queue.start()
         parts.push_async_callback(queue.stop)
-        projector = Projector(
-            config,
-            readers,
-            lambda: queue.state,
-            rank_store.writes,
-            now_ms,
-            identity=lambda: (queue.state.log, queue.state.boot.number),
-        )
         peers = Peers(config, ring_secrets, queue, readers, now_ms)
+        projector = _projecting(peers, rank_store, clock)
         limits = ChunkLimits(config.gossip.chunk_rows_max, config.gossip.chunk_bytes_max)
         client = Client(config.gossip)
         parts.push_async_callback(client.close)
         gossip = Gossip(peers, client, limits, SystemRandom())
         ranges, repairer, auditor = _repairing(parts, peers, client, rank_store, projector)
+        keeper = _keeping(parts, peers, clock, projector)
+        peers.dropping = keeper.dropping
         shelf = Shelf(peers, folder / DATABASE, now_ms, config.agent.disk_free_min_bytes)
         handlers = {
             Kind.ROSTER: roster_handler(peers),
@@ -192,7 +189,7 @@ async def _run(config: Config) -> None:
             config=config,
             queue=queue,
             readers=readers,
-            ranks=Ranks(config, rank_store.reads),
+            ranks=Ranks(config, rank_store.reads, readers),
             projector=projector,
             now_ms=now_ms,
             answer=Answering(peers, limits, handlers).answer,
@@ -200,6 +197,7 @@ async def _run(config: Config) -> None:
             leaving=Leaving(peers),
             repairer=repairer,
             auditor=auditor,
+            keeper=keeper,
             clock=clock,
         )
         listeners += [
@@ -208,12 +206,13 @@ async def _run(config: Config) -> None:
             services.counts.committed,
             projector.committed,
             repairer.committed,
+            keeper.committed,
         ]
         announced = await _announce(config, queue)
         await parts.enter_async_context(_serving(services, listening))
         log.info("agent is up", agent=config.name, ring=config.ring.name, url=config.advertise)
         async with asyncio.TaskGroup() as loops:
-            running = (projector, gossip, rank_store, shelf, repairer, auditor)
+            running = (projector, gossip, rank_store, shelf, repairer, auditor, keeper)
             watching = queue.watch(), readers.watch(), _watch_disk(config, queue)
             for loop in (*watching, *(part.run() for part in running)):
                 loops.create_task(loop)
@@ -235,6 +234,44 @@ def _repairing(
     repairer = Repairer(peers, ranges, readers, peers.config.repair)
     auditor = Auditor(peers, repairer, ranges, readers, rank_store.reads, projector, peers.now_ms)
     return ranges, repairer, auditor
+
+
+def _projecting(peers: Peers, rank_store: RankStore, clock: ManualClock | None) -> Projector:
+    """What fills the region's Redis."""
+    queue = peers.queue
+    return Projector(
+        peers.config,
+        peers.readers,
+        lambda: queue.state,
+        rank_store.writes,
+        peers.now_ms,
+        board_now_ms=clock.now_ms if clock else None,
+        identity=lambda: (queue.state.log, queue.state.boot.number),
+    )
+
+
+def _keeping(
+    parts: AsyncExitStack, peers: Peers, clock: ManualClock | None, projector: Projector
+) -> Keeper:
+    """What keeps house, with readers of its own."""
+    path = peers.config.agent.data_dir / DATABASE
+    readers = Readers(path)
+    parts.callback(readers.close)
+
+    def shown(lsn: int) -> bool:
+        status = projector.status()
+        follows = status.phase == Phase.FOLLOWING and status.lsn >= lsn
+        return follows or status.phase == Phase.WAITING  # another agent fills this Redis
+
+    return Keeper(
+        peers.queue,
+        readers,
+        path,
+        clock.now_ms if clock else peers.now_ms,
+        peers.config.keeping.interval_s,
+        clock_off_ms=peers.clock_off_ms if clock is None else lambda: 0,
+        shown=shown,
+    )
 
 
 async def _announce(config: Config, queue: CommitQueue) -> bool:

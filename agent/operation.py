@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from agent.boards.definition import Definition
 from agent.boards.entry import Entry
-from agent.boards.tally import Group, MemberKey
-from agent.crdt.cell import Row
+from agent.boards.marks import Due
+from agent.boards.tally import Group, MemberKey, Note
+from agent.crdt.cell import Key, Row
 from agent.crdt.document import Status
 from agent.crdt.fingerprint import Change
 from agent.crdt.space import BOARDS_SPACE
@@ -45,6 +46,83 @@ class Retire:
     """Retire a board: it takes no entries and has no ranks until it is defined anew."""
 
     board: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retract:
+    """Take a kept result back, in every window of its board.
+
+    at_ms: the result's time; spaces: where it was found to stand.
+    """
+
+    board: str
+    member: bytes
+    key: bytes
+    at_ms: int
+    spaces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetBan:
+    """Ban a member on a board ("": on all), or change its ban. `until_ms`: None for ever."""
+
+    member: bytes
+    board: str
+    until_ms: int | None
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiftBan:
+    """Lift a ban. `expired`: only if its end has passed."""
+
+    member: bytes
+    board: str
+    reason: str
+    by: str
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """Close a name for good. `key`: 16 random bytes, used where there is no key for hashing yet."""
+
+    name: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmErasures:
+    """This agent has nothing of these names any more; by the ids of their tombstones."""
+
+    ids: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetNames:
+    """Take the names out of tombstones that every member has confirmed."""
+
+    ids: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetMarks:
+    """Say how far series are closed, acknowledged and collected: see agent/boards/marks.py."""
+
+    marks: tuple[Due, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove cells that may not be here any more: of collected spaces and of erased names.
+
+    Others among them stay. `entries`: of the log, by lsn, to be removed where they lead nowhere:
+    they say an erased name.
+    """
+
+    keys: tuple[Key, ...]
+    entries: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +183,14 @@ class Correction:
     """What is wrong with the sums over cells that are right themselves.
 
     buckets: what to add to the kept sums of buckets; the root follows from `flips`.
-    flips, cells: what to add to the root, and to the number of cells.
+    flips, cells, facts: what to add to the root, and to the numbers of cells and of facts.
     members: whose totals are to be added up anew.
     """
 
     buckets: Mapping[int, Change] = field(default_factory=dict)
     flips: int = 0
     cells: int = 0
+    facts: int = 0
     members: tuple[MemberKey, ...] = ()
 
 
@@ -157,6 +236,14 @@ Operation: TypeAlias = (
     | Define
     | Reset
     | Retire
+    | Retract
+    | SetBan
+    | LiftBan
+    | Erase
+    | ConfirmErasures
+    | ForgetNames
+    | SetMarks
+    | Drop
     | Announce
     | Burn
     | Mint
@@ -172,14 +259,18 @@ Operation: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Answer to a Write: by group, the member's score after each entry."""
+    """Answer to a Write: by group, the member's scores after each entry, by window.
 
-    scores: tuple[list[int], ...]
+    notes: by group and place in it, what else is to be said of an entry.
+    """
+
+    scores: tuple[list[dict[str, int]], ...]
+    notes: tuple[Mapping[int, Note], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BoardChanged:
-    """Answer to Define, Reset, Retire and what changes the ring: whether anything changed."""
+    """Answer to what changes boards, members and the ring: whether anything changed."""
 
     changed: bool
 
@@ -226,7 +317,8 @@ def coalesced(operations: Sequence[Operation]) -> list[Operation | Singles]:
 def writes(operation: Operation) -> bool:
     """Whether an operation makes this agent's own changes, which need an incarnation to write as.
 
-    An `Announce` does only where it changes the member's cell: see agent/commit.py.
+    An `Announce` does only where it changes the member's cell, a `Merge` and a `Repair` only where
+    something follows from their rows: see agent/committer.py.
     """
     return not isinstance(
         operation, Announce | Burn | Mint | Fence | Complete | Mend | Merge | Repair

@@ -16,10 +16,12 @@ from rich.console import Console
 from bench import writes
 from bench.figures import Figure, show
 from bench.fingerprints import fingerprints
+from bench.keys import keys
 from bench.links import links
 from bench.load import LoadError
 from bench.merges import merges
 from bench.refill import refill
+from bench.windows import windows
 from bench.world import FULL, QUICK, Scale, World, world
 from cluster.local_ring import RingError
 
@@ -28,6 +30,8 @@ ON_ONE_AGENT: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "singles": writes.singles,
     "hot": writes.hot_batches,
     "new": writes.new_members,
+    "keys": keys,
+    "windows": windows,
     "fill": writes.fill,
     "random": writes.random_members,
     "ranks": writes.ranks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import Any
 
@@ -56,6 +57,34 @@ def new_batches(board: str, resp: bool, size: int, first: int, batches: int) -> 
     return [
         make(board, [f"n{first + b * size + i:010}" for i in range(size)]) for b in range(batches)
     ]
+
+
+def key(random: Random) -> str:
+    """An idempotency key as clients make them: 16 characters at random."""
+    return f"{random.getrandbits(64):016x}"
+
+
+def keyed_batches(
+    board: str, keyed: bool, size: int, members: int | None, batches: int, seed: int
+) -> list[bytes]:
+    """Requests of `size` entries over so many hot members, or over new ones where that is None.
+
+    With `keyed` each entry has a key of its own and the time of now; else they are the same ones
+    without. Another `seed` gives other keys and other new members.
+    """
+    random, now_ms = Random(seed), time.time_ns() // 1_000_000
+    made = []
+    for batch in range(batches):
+        entries: list[dict[str, Any]] = []
+        for i in range(size):
+            number = batch * size + i
+            name = f"k{seed:04}{number:08}" if members is None else f"hot{number % members}"
+            entries.append({"member": name, "add": 1})
+            if keyed:
+                entries[-1] |= {"key": key(random), "at": now_ms}
+        body = entries[0] if size == 1 else {"entries": entries}
+        made.append(_http("POST", f"/v1/boards/{board}/entries", body))
+    return made
 
 
 def random_batches(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,29 @@ class World:
         """Wait until the agent's Redis holds every write so far."""
         await until_included([self.agent.region], time.time_ns() // 1_000_000, LARGE.name)
 
+    async def define(self, spec: BoardSpec) -> None:
+        """Define a board on the agent."""
+        async with aiohttp.ClientSession() as session:
+            url = f"{self.agent.url}/v1/boards/{spec.name}"
+            async with session.put(url, json=spec.document()) as response:
+                response.raise_for_status()
+
+    async def in_turns(
+        self, names: Sequence[str], make: Callable[[str, int], Load], per_request: int = 1
+    ) -> dict[str, tuple[float, ...]]:
+        """Drive the agent with several loads in turns: rates by name, in the unit of `per_request`.
+
+        Every other round goes through them backwards: what drifts meanwhile favours none.
+        `make` gives the load of a name in a round.
+        """
+        values: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(self.scale.rounds):
+            for name in reversed(names) if number % 2 else names:
+                load = make(name, number).at(self.agent.port, self.scale.seconds)
+                values[name].append((await self.clients.drive(load)).per_s * per_request)
+                await self.settle()
+        return {name: tuple(rates) for name, rates in values.items()}
+
     async def alternate(
         self, make: Callable[[bool, int], Load], per_request: int = 1
     ) -> dict[str, tuple[float, ...]]:
@@ -76,9 +99,7 @@ async def world(folder: Path, scale: Scale) -> AsyncIterator[World]:
     """Start everything, with the boards HOT, NEW and LARGE; the last with no members yet."""
     with valkeys(folder) as ports, Clients() as clients:
         async with LocalRing(("bench",), folder=folder / "ring") as ring:
-            async with aiohttp.ClientSession() as session:
-                for spec in (HOT, LARGE, NEW):
-                    url = f"{ring['bench'].url}/v1/boards/{spec.name}"
-                    async with session.put(url, json=spec.document()) as response:
-                        response.raise_for_status()
-            yield World(ring["bench"], ports, clients, scale)
+            made = World(ring["bench"], ports, clients, scale)
+            for spec in (HOT, LARGE, NEW):
+                await made.define(spec)
+            yield made

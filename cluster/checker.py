@@ -4,11 +4,16 @@ Each region is read twice, over its agent's HTTP API (all pages, then members on
 straight from its Redis, the way a game server would. Composite scores are decoded with the
 documented formula, worked out in cluster/expected.py and held against the `:meta` that the agent
 publishes. That all regions agree is never enough: they are held against the expectation.
+
+Every window of a board is compared, and of those that are kept no longer that they are gone. What
+actors do (`distinct`, `unique`) is compared in actor_checker.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -17,13 +22,19 @@ from urllib.parse import quote
 import aiohttp
 from redis.asyncio import Redis
 
-from cluster.expected import EPOCH_MS, BoardSpec, Expectation, Place
+from cluster.expected import ACTED, BoardSpec, Expectation, Place
+from cluster.replay import first_error
+from cluster.windows import ALL, Window
 
 PAGE = 1_000
 REDIS_PAGE = 5_000
 COUNTERS_AT_ONCE = 500
 SINGLES_MAX = 25  # members of each board that are also asked for one by one
 SHOWN_MAX = 20  # differences kept as text; all are counted
+GONE_EVERY = 5  # of so many windows that are kept no longer, one is also asked for over HTTP
+GONE_S = 20.0  # within which the agents have removed them from Redis
+SUBJECTS = {"all": "whole boards", "day": "days", "week": "weeks", "month": "months"}
+GONE, COUNTERS = "windows kept no longer", "counters"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -37,12 +48,25 @@ class Region:
 
 
 @dataclass(slots=True)
+class Part:
+    """What a check found about one subject. `things` is how many there are of it, in one region."""
+
+    things: int = 0
+    compared: int = 0
+    differences: int = 0
+
+
+@dataclass(slots=True)
 class Verdict:
-    """What a check found. `compared` counts scores, ranks and values that were looked at."""
+    """What a check found. `compared` counts scores, ranks and values that were looked at.
+
+    parts: the same by subject, as far as it was said to belong to one.
+    """
 
     compared: int = 0
     differences: int = 0
     shown: list[str] = field(default_factory=list)
+    parts: dict[str, Part] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -55,11 +79,19 @@ class Verdict:
         if len(self.shown) < SHOWN_MAX:
             self.shown.append(text)
 
-    def add(self, other: Verdict) -> None:
-        """Take in what another check found."""
+    def add(self, other: Verdict, subject: str | None = None) -> None:
+        """Take in what another check found, all of it about a subject if that is given."""
         self.compared += other.compared
         self.differences += other.differences
         self.shown = (self.shown + other.shown)[:SHOWN_MAX]
+        parts = dict(other.parts)
+        if subject is not None:
+            parts[subject] = Part(0, other.compared, other.differences)
+        for name, its in parts.items():
+            mine = self.parts.setdefault(name, Part())
+            mine.things += its.things
+            mine.compared += its.compared
+            mine.differences += its.differences
 
 
 def compare_board(
@@ -118,7 +150,7 @@ def compare_counters(
 
 
 def from_redis(spec: BoardSpec, rows: Iterable[tuple[bytes, float]]) -> list[Place]:
-    """A board as a game server reads it: (member, Redis score), best first."""
+    """A window as a game server reads it: (member, Redis score), best first."""
     places: list[Place] = []
     for index, (member, composite) in enumerate(rows):
         score, tick = spec.decode(int(composite))
@@ -128,11 +160,13 @@ def from_redis(spec: BoardSpec, rows: Iterable[tuple[bytes, float]]) -> list[Pla
     return places
 
 
-def compare_meta(where: str, spec: BoardSpec, meta: dict[bytes, bytes], verdict: Verdict) -> None:
+def compare_meta(
+    where: str, spec: BoardSpec, meta: dict[bytes, bytes], verdict: Verdict, window: Window = ALL
+) -> None:
     """Compare what the agent tells direct readers with what the contract makes of the board."""
     want = {"b": str(spec.tie_bits), "ties": spec.ties, "order": spec.order}
     if spec.tie_bits:
-        want |= {"epoch_ms": str(EPOCH_MS), "tick_ms": str(spec.tick_ms)}
+        want |= {"epoch_ms": str(window.start_ms), "tick_ms": str(spec.tick_ms(window))}
     for name, value in want.items():
         verdict.compared += 1
         got = meta.get(name.encode(), b"").decode()
@@ -140,101 +174,199 @@ def compare_meta(where: str, spec: BoardSpec, meta: dict[bytes, bytes], verdict:
             verdict.differ(f"{where}: meta {name} is {got!r}, expected {value!r}")
 
 
-def place_of(spec: BoardSpec, answer: dict[str, Any]) -> Place:
+def place_of(spec: BoardSpec, answer: dict[str, Any], window: Window = ALL) -> Place:
     """One line of an API answer. `reached_at` is compared in ticks, where ties go by time."""
     tick = None
     if spec.tie_bits and answer.get("reached_at"):
         moment = datetime.fromisoformat(answer["reached_at"])
-        tick = spec.tick_of((moment - _EPOCH) // timedelta(milliseconds=1))
+        tick = spec.tick_of((moment - _EPOCH) // timedelta(milliseconds=1), window)
     return Place(answer["rank"], answer["member"], answer["score"], tick)
 
 
-async def check_api(
-    region: Region, expectation: Expectation, session: aiohttp.ClientSession
-) -> Verdict:
-    """Read a region's every board and counter over HTTP and compare.
+class _RegionCheck:
+    """Reads one region and compares."""
 
-    Raises:
-        aiohttp.ClientError: the agent can't be reached, or refuses to answer.
-    """
-    verdict = Verdict()
-    for name, spec in expectation.boards.items():
-        where = f"{region.name} api {name}"
-        expected = expectation.places(name)
-        base = f"{region.url}/v1/boards/{quote(name, safe='')}/entries"
+    def __init__(
+        self,
+        region: Region,
+        expectation: Expectation,
+        session: aiohttp.ClientSession,
+        redis: Redis,
+    ) -> None:
+        self._region = region
+        self._expectation = expectation
+        self._session = session
+        self._redis = redis
+
+    async def window(self, spec: BoardSpec, window: Window) -> Verdict:
+        """Compare one window of a board, over HTTP and in Redis."""
+        verdict = Verdict()
+        expected = self._expectation.places(spec.name, window)
+        where = f"{spec.name} {window.id}"
+        base = f"{self._region.url}/v1/boards/{quote(spec.name, safe='')}/entries"
+        of = f"window={quote(window.id)}"
         seen: list[Place] = []
         while True:
-            page = await _get(session, f"{base}?offset={len(seen)}&limit={PAGE}")
-            seen += [place_of(spec, line) for line in page["entries"]]
+            page = await fetch(self._session, f"{base}?{of}&offset={len(seen)}&limit={PAGE}")
+            seen += [place_of(spec, line, window) for line in page["entries"]]
             if len(page["entries"]) < PAGE:
                 break
-        compare_board(where, expected, seen, verdict)
-        step = max(1, len(expected) // SINGLES_MAX)
-        for want in expected[::step]:
-            answer = await _find(session, f"{base}/{quote(want.member, safe='')}")
-            got = None if answer is None else place_of(spec, answer)
+        compare_board(f"{self._region.name} api {where}", expected, seen, verdict)
+        singles = SINGLES_MAX if window.name == "all" else 1
+        for want in expected[:: max(1, -(-len(expected) // singles))]:
+            answer = await _find(self._session, f"{base}/{quote(want.member, safe='')}?{of}")
+            got = None if answer is None else place_of(spec, answer, window)
             verdict.compared += 1
             if got is None or got[:3] != want[:3]:
-                verdict.differ(f"{where}: asked for {want.member!r}: {got}, expected {want}")
-    seen_counters: dict[str, int | None] = {}
-    for name in expectation.counters:
-        answer = await _get(session, f"{region.url}/v1/counters/{quote(name, safe='')}")
-        seen_counters[name] = answer["value"]
-    compare_counters(f"{region.name} api", expectation.counters, seen_counters, verdict)
-    return verdict
+                verdict.differ(
+                    f"{self._region.name} api {where}: asked for {want.member!r}: {got},"
+                    f" expected {want}"
+                )
+        await self._window_in_redis(spec, window, expected, verdict)
+        return verdict
 
+    async def _window_in_redis(
+        self, spec: BoardSpec, window: Window, expected: Sequence[Place], verdict: Verdict
+    ) -> None:
+        where = f"{self._region.name} redis {spec.name} {window.id}"
+        key = f"lb:{{s0}}:{spec.name}:{window.id}"
+        rows = await read_sorted_set(self._redis, key, low=spec.low)
+        compare_board(where, expected, from_redis(spec, rows), verdict)
+        meta = cast("dict[bytes, bytes]", await self._redis.hgetall(f"{key}:meta"))
+        if expected:
+            compare_meta(where, spec, meta, verdict, window)
 
-async def check_redis(region: Region, expectation: Expectation) -> Verdict:
-    """Read a region's every board and counter straight from its Redis and compare.
+    async def gone(self, board: str, windows: Sequence[Window]) -> Verdict:
+        """Compare that windows which are kept no longer are shown no more."""
+        verdict = Verdict()
+        base = f"{self._region.url}/v1/boards/{quote(board, safe='')}/entries"
+        for window in windows[::GONE_EVERY]:
+            verdict.compared += 1
+            async with self._session.get(f"{base}?window={quote(window.id)}") as response:
+                code = (await response.json()).get("code")
+            if code != "unknown_window":
+                verdict.differ(
+                    f"{self._region.name} api {board} {window.id}: should be gone, but is answered"
+                    f" {response.status} {code or ''}"
+                )
+        left = set(windows)
+        end = time.monotonic() + GONE_S
+        while left and time.monotonic() < end:
+            for window in list(left):
+                key = f"lb:{{s0}}:{board}:{window.id}"
+                if not await self._redis.exists(key, f"{key}:meta"):
+                    left.discard(window)
+            await asyncio.sleep(0.05 if left else 0)
+        verdict.compared += len(windows)
+        for window in sorted(left):
+            verdict.differ(f"{self._region.name} redis {board} {window.id}: should be gone")
+        return verdict
 
-    Raises:
-        redis.RedisError: Redis can't be reached.
-    """
-    verdict = Verdict()
-    async with Redis.from_url(region.redis_url) as redis:
-        for name, spec in expectation.boards.items():
-            where = f"{region.name} redis {name}"
-            key = f"lb:{{s0}}:{name}:all"
-            rows: list[tuple[bytes, float]] = []
-            while True:
-                stop = len(rows) + REDIS_PAGE - 1
-                found = await redis.zrange(key, len(rows), stop, desc=not spec.low, withscores=True)
-                page = cast("list[tuple[bytes, float]]", found)
-                rows += page
-                if len(page) < REDIS_PAGE:
-                    break
-            compare_board(where, expectation.places(name), from_redis(spec, rows), verdict)
-            meta = cast("dict[bytes, bytes]", await redis.hgetall(f"{key}:meta"))
-            if expectation.places(name):
-                compare_meta(where, spec, meta, verdict)
-        names = list(expectation.counters)
+    async def counters(self) -> Verdict:
+        """Compare all counters, over HTTP and in Redis."""
+        verdict, expected = Verdict(), self._expectation.counters
         seen: dict[str, int | None] = {}
+        for name in expected:
+            url = f"{self._region.url}/v1/counters/{quote(name, safe='')}"
+            seen[name] = (await fetch(self._session, url))["value"]
+        compare_counters(f"{self._region.name} api", expected, seen, verdict)
+        names = list(expected)
+        found: dict[str, int | None] = {}
         for start in range(0, len(names), COUNTERS_AT_ONCE):
             some = names[start : start + COUNTERS_AT_ONCE]
-            values = await redis.mget([f"ct:{{s0}}:{name}" for name in some])
-            seen.update(
+            values = await self._redis.mget([f"ct:{{s0}}:{name}" for name in some])
+            found.update(
                 (name, None if value is None else int(value))
                 for name, value in zip(some, values, strict=True)
             )
-        compare_counters(f"{region.name} redis", expectation.counters, seen, verdict)
-    return verdict
+        compare_counters(f"{self._region.name} redis", expected, found, verdict)
+        return verdict
 
 
-async def check_everything(regions: Iterable[Region], expectation: Expectation) -> Verdict:
-    """Check all regions, over the API and in Redis.
+class _Plan:
+    """What is to be compared, in each region."""
+
+    def __init__(self, expectation: Expectation, now_ms: int | None) -> None:
+        self.windows: list[tuple[BoardSpec, Window]] = []
+        self.gone: dict[str, list[Window]] = {}
+        for name, spec in expectation.boards.items():
+            if spec.rule in ACTED:
+                continue
+            for window in expectation.windows(name) or [ALL]:
+                over = window.kept_ms is not None and now_ms is not None
+                if over and cast("int", window.kept_ms) <= cast("int", now_ms):
+                    self.gone.setdefault(name, []).append(window)
+                else:
+                    self.windows.append((spec, window))
+
+
+async def check_everything(
+    regions: Iterable[Region],
+    expectation: Expectation,
+    now_ms: int | None = None,
+    told: Callable[[int, int], None] | None = None,
+) -> Verdict:
+    """Check every board with a number, in all its windows, and all counters, in all regions.
+
+    Args:
+        now_ms: the boards' time; None where no window is over.
+        told: is told now and then how many windows are compared, and how many there are.
 
     Raises:
         aiohttp.ClientError, redis.RedisError: a region can't be read.
     """
-    verdict = Verdict()
-    async with aiohttp.ClientSession() as session:
-        for region in regions:
-            verdict.add(await check_api(region, expectation, session))
-            verdict.add(await check_redis(region, expectation))
+    plan, verdict, places = _Plan(expectation, now_ms), Verdict(), list(regions)
+    done = 0
+
+    async def check(region: Region) -> None:
+        nonlocal done
+        async with Redis.from_url(region.redis_url) as redis:
+            its = _RegionCheck(region, expectation, session, redis)
+            for spec, window in plan.windows:
+                verdict.add(await its.window(spec, window), SUBJECTS[window.name])
+                done += 1
+                if told is not None:
+                    told(done, len(plan.windows) * len(places))
+            for board, windows in plan.gone.items():
+                verdict.add(await its.gone(board, windows), GONE)
+            verdict.add(await its.counters(), COUNTERS)
+
+    try:
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+            for region in places:
+                group.create_task(check(region))
+    except ExceptionGroup as failed:
+        raise first_error(failed) from failed
+    for _, window in plan.windows:
+        verdict.parts[SUBJECTS[window.name]].things += 1
+    if plan.gone:
+        verdict.parts[GONE].things = sum(map(len, plan.gone.values()))
+    verdict.parts[COUNTERS].things = len(expectation.counters)
     return verdict
 
 
-async def _get(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
+async def read_sorted_set(redis: Redis, key: str, *, low: bool) -> list[tuple[bytes, float]]:
+    """A whole sorted set as (member, score), best first; empty where there is none.
+
+    Raises:
+        redis.RedisError: Redis can't be reached.
+    """
+    rows: list[tuple[bytes, float]] = []
+    while True:
+        stop = len(rows) + REDIS_PAGE - 1
+        found = await redis.zrange(key, len(rows), stop, desc=not low, withscores=True)
+        page = cast("list[tuple[bytes, float]]", found)
+        rows += page
+        if len(page) < REDIS_PAGE:
+            return rows
+
+
+async def fetch(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
+    """An agent's answer.
+
+    Raises:
+        aiohttp.ClientError: the agent can't be reached, or refuses to answer.
+    """
     async with session.get(url) as response:
         response.raise_for_status()
         document: dict[str, Any] = await response.json()

@@ -12,10 +12,13 @@ import click
 from agent.errors import ConfigError, StoreError
 from cluster.commands.audit import audit
 from cluster.commands.backup import backup, import_rows, restore
+from cluster.commands.bans import ban, bans, unban
 from cluster.commands.board import board
 from cluster.commands.call import CommandError
 from cluster.commands.chaos import chaos
 from cluster.commands.demo import demo
+from cluster.commands.erasing import erase
+from cluster.commands.results import results, retract
 from cluster.commands.ring import ring
 from cluster.commands.scores import add, counter, rank, score, top
 from cluster.commands.simulate import simulate
@@ -61,17 +64,23 @@ COMMANDS = (
     add,
     audit,
     backup,
+    ban,
+    bans,
     board,
     chaos,
     counter,
     demo,
+    erase,
     import_rows,
     rank,
     restore,
+    results,
+    retract,
     ring,
     score,
     simulate,
     top,
+    unban,
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -2,7 +2,10 @@
 
 One run proves the product on real input: agents as processes, an embedded Valkey each, every row
 written in its own region only, one region cut off for half of the replay while it goes on taking
-writes, and at the end every score and every rank of every region compared with plain Python's.
+writes. With the demo's own input, entries with keys are sent to several regions, players tap likes
+on both sides of the cut, and the agents' manual clocks go through the whole year, so that days,
+weeks and months open, close and end. At the end every score and every rank of every window in every
+region is compared with plain Python's.
 """
 
 from __future__ import annotations
@@ -10,20 +13,26 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from cluster import probe
-from cluster.checker import Region, Verdict, check_everything
+from cluster.actor_checker import check_actors
+from cluster.checker import Region, check_everything
+from cluster.clocks import Clocks
+from cluster.demo_result import Result
 from cluster.expected import Expectation
 from cluster.local_ring import LocalRing
-from cluster.probe import Latencies, Prober
-from cluster.replay import Progress, Replay, first_error
+from cluster.probe import Prober
+from cluster.replay import REQUEST_S, Progress, Replay, first_error
+from cluster.taps import Tap, Taps, plan_taps, send_taps
+from cluster.windows import EPOCH_MS
 from cluster.workload import Workload
 
 CUT_AT, HEAL_AT = 0.25, 0.75  # parts of the replay
@@ -34,13 +43,14 @@ CALM_PROBES_PER_S = 20.0
 CALM_S = 3.0
 # An agent that was cut off is looked for again at least this often: the ring is on one machine.
 SETTINGS = {"gossip": {"backoff_max_s": 2.0}}
+MANUAL = {"agent": {"clock": "manual"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to run.
 
-    seed: decides which region is cut off.
+    seed: decides which region is cut off, and who taps what.
     folder: keeps the ring's files; else they are temporary.
     calm_s: how long to measure latency after the check.
     """
@@ -49,53 +59,6 @@ class Options:
     seed: int = 1
     folder: Path | None = None
     calm_s: float = CALM_S
-
-
-@dataclass(slots=True)
-class Cut:
-    """What happened while one region was cut off."""
-
-    region: str = ""
-    seconds: float = 0.0
-    rows_written: int = 0  # acknowledged by that region meanwhile
-    lag_ms: int | None = None  # how far behind it was when the link was healed
-    refused_connections: int = 0
-    refused_bytes: int = 0
-    caught_up_s: float | None = None  # from the heal until every region included its time
-
-
-@dataclass(slots=True)
-class Result:
-    """Everything that a run measured. Bytes are those of all links together, HTTP included."""
-
-    regions: tuple[str, ...]
-    rows: int = 0
-    entries: int = 0
-    replay_s: float = 0.0
-    converged_s: float | None = None  # from the last answer until every region included it
-    cut: Cut = field(default_factory=Cut)
-    verdict: Verdict = field(default_factory=Verdict)
-    loaded: Latencies = field(default_factory=Latencies)
-    calm: Latencies = field(default_factory=Latencies)
-    wire_bytes: int = 0
-    cells: dict[str, int] = field(default_factory=dict)
-    resident_bytes: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def proven(self) -> bool:
-        """Whether the cut really happened; a ring of one region has no link to cut."""
-        return len(self.regions) < 2 or self.cut.refused_bytes > 0
-
-    @property
-    def good(self) -> bool:
-        """Whether the run proves what it is meant to."""
-        return self.verdict.equal and self.proven and self.converged_s is not None
-
-    @property
-    def wire_bytes_per_entry(self) -> float:
-        """Bytes on the wire for each entry and each peer that has to get it."""
-        peers = max(1, len(self.regions) - 1)
-        return self.wire_bytes / max(1, self.entries) / peers
 
 
 Say = Callable[[str], None]
@@ -107,13 +70,23 @@ Watch = Callable[[Progress, LocalRing], Coroutine[None, None, None]]
 Linger = Callable[[LocalRing, Result], Awaitable[None]]
 """Run at the end, while the ring is still up."""
 
+Told = Callable[[int, int], None]
+"""Told during the check how many windows are compared, and how many there are."""
 
-async def run(options: Options, say: Say, watch: Watch, linger: Linger | None = None) -> Result:
+
+async def run(
+    options: Options,
+    say: Say,
+    watch: Watch,
+    linger: Linger | None = None,
+    told: Told | None = None,
+) -> Result:
     """Run the whole story. `linger` is run after the result is known, while the ring is up.
 
     Raises:
         RingError: an agent could not be started.
         ReplayError: an agent refused a batch.
+        ClockError: an agent refused to move its clock.
     """
     workload = options.workload
     result = Result(workload.regions)
@@ -121,18 +94,35 @@ async def run(options: Options, say: Say, watch: Watch, linger: Linger | None = 
     say(f"starting an agent in each region: {', '.join(workload.regions)}")
     if len(workload.regions) == 1:
         say("one region has no link to cut: this run checks its scores and ranks alone")
-    ring = LocalRing(workload.regions, folder=options.folder, links=True, settings=SETTINGS)
-    async with ring, Prober(ring.regions) as prober:
+    settings: dict[str, dict[str, Any]] = {**SETTINGS}
+    if workload.pace is not None:
+        settings |= MANUAL
+    timeout = aiohttp.ClientTimeout(total=REQUEST_S)
+    ring = LocalRing(workload.regions, folder=options.folder, links=True, settings=settings)
+    async with (
+        ring,
+        Prober(ring.regions) as prober,
+        aiohttp.ClientSession(timeout=timeout) as session,
+    ):
         victim = random.Random(options.seed).choice(workload.regions)
-        story = _Story(ring, victim, result, say)
         urls = {name: agent.url for name, agent in ring.agents.items()}
-        replay = Replay(workload, urls, expectation, story.checkpoints(workload.rows_total))
+        clocks = Clocks(session, urls)
+        story = _Story(ring, victim, result, say, session)
+        replay = Replay(workload, urls, expectation, story.checkpoints(workload.rows_total), clocks)
         story.progress = replay.progress
         await _define_probe(ring)
+        await replay.define_boards(session)
+        if workload.pace is not None:
+            await clocks.move_all(workload.pace.starts_ms)
+        await story.like(expectation, options.seed)
         await _replay(replay, ring, prober, story, watch)
         await story.conclude()
-        say("checking every score and every rank in every region, twice")
-        result.verdict = await check_everything(ring.regions, expectation)
+        now_ms = None
+        if workload.pace is not None:
+            now_ms = (replay.progress.at_ms or 0) + workload.pace.rest_ms
+            result.times = workload.pace.starts_ms, now_ms
+            await clocks.move_all(now_ms)
+        await _check(ring, expectation, now_ms, result, say, told)
         if len(workload.regions) > 1:
             say("measuring how long a write takes to reach another region's Redis")
             end = time.monotonic() + options.calm_s
@@ -142,9 +132,27 @@ async def run(options: Options, say: Say, watch: Watch, linger: Linger | None = 
         for name, agent in ring.agents.items():
             result.resident_bytes[name] = agent.resident_bytes
             result.cells[name] = agent.cells
+            result.keyed.facts[name] = agent.facts
         if linger is not None:
             await linger(ring, result)
     return result
+
+
+async def _check(
+    ring: LocalRing,
+    expectation: Expectation,
+    now_ms: int | None,
+    result: Result,
+    say: Say,
+    told: Told | None,
+) -> None:
+    """Compare everything. Cells of what is over may be on their way out meanwhile."""
+    say("checking every score and every rank in every region, over HTTP and in Redis")
+    began = time.monotonic()
+    result.verdict = await check_everything(ring.regions, expectation, now_ms, told)
+    actors, result.estimates = await check_actors(ring.regions, expectation)
+    result.verdict.add(actors)
+    result.check_s = time.monotonic() - began
 
 
 async def _replay(
@@ -165,6 +173,7 @@ async def _replay_and_measure(
         shown = group.create_task(watch(replay.progress, ring))
         if story.will_heal:
             group.create_task(story.measure_catch_up())
+            group.create_task(story.tap())
         probes = None
         if len(connected) > 1:
             probes = group.create_task(
@@ -173,7 +182,7 @@ async def _replay_and_measure(
                 )
             )
         try:
-            await replay.run()
+            await replay.run(story.session)
         finally:
             shown.cancel()
     if probes is not None:
@@ -183,12 +192,24 @@ async def _replay_and_measure(
 class _Story:
     """What happens to the links during a replay, and what that leaves in the result."""
 
-    def __init__(self, ring: LocalRing, victim: str, result: Result, say: Say) -> None:
+    def __init__(
+        self,
+        ring: LocalRing,
+        victim: str,
+        result: Result,
+        say: Say,
+        session: aiohttp.ClientSession,
+    ) -> None:
         self.victim = victim
         self.result = result
+        self.session = session
         self.progress = Progress(0)
         self._ring = ring
         self._say = say
+        self._taps: Taps | None = None
+        self._board = ""
+        self._is_cut = asyncio.Event()
+        self._tapped = asyncio.Event()
         self._healed = asyncio.Event()
         self._healed_ms = 0
         self._wire_before = ring.wire_bytes
@@ -199,6 +220,35 @@ class _Story:
         cut, heal = int(rows_total * CUT_AT), int(rows_total * HEAL_AT)
         self.will_heal = len(self._ring.agents) > 1 and cut < heal
         return {cut: self._cut, heal: self._heal} if self.will_heal else {}
+
+    async def like(self, expectation: Expectation, seed: int) -> None:
+        """Plan likes, where there is a board for them and a cut; tap those that come before it.
+
+        Returns when every region has seen these.
+        """
+        boards = [spec.name for spec in expectation.boards.values() if spec.rule == "distinct"]
+        if not boards or not self.will_heal:
+            return
+        self._board = boards[0]
+        self._taps = taps = plan_taps(list(self._ring.agents), self.victim, seed)
+        self.result.taps = taps.counts
+        for entry in taps.entries(self._board, EPOCH_MS):
+            expectation.count(entry)
+        await self._send(taps.before)
+        await until_included(self._ring.regions, time.time_ns() // 1_000_000)
+
+    async def tap(self) -> None:
+        """Tap on both sides of the cut, which is not healed before that is done."""
+        await self._is_cut.wait()
+        if self._taps is not None:
+            await self._send(self._taps.during)
+        self._tapped.set()
+
+    async def _send(self, taps: Mapping[str, Sequence[Tap]]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, its in taps.items():
+                url = self._ring[name].url
+                group.create_task(send_taps(self.session, url, self._board, its))
 
     async def measure_catch_up(self) -> None:
         """Measure how long after the heal every region includes everything up to the heal."""
@@ -214,9 +264,11 @@ class _Story:
         self.result.cut.region = self.victim
         self.result.cut.seconds = -time.monotonic()
         self.result.cut.rows_written = -self.progress.rows_by_region[self.victim]
+        self._is_cut.set()
 
     async def _heal(self) -> None:
         cut = self.result.cut
+        await self._tapped.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(EVIDENCE_S):
                 while not self._ring.refused[1]:  # noqa: ASYNC110 -- a counter has no event
@@ -238,6 +290,9 @@ class _Story:
         result, ended_ms = self.result, time.time_ns() // 1_000_000
         result.rows, result.entries = self.progress.rows, self.progress.entries
         result.replay_s = self.progress.seconds
+        progress, keyed = self.progress, result.keyed
+        keyed.keys, keyed.resent = progress.keys, progress.resent
+        keyed.answered, keyed.late = progress.duplicates, progress.late
         self._say("waiting until every region includes every write")
         try:
             async with asyncio.timeout(CONVERGE_S):

@@ -99,9 +99,17 @@ class LocalAgent:
     @property
     def cells(self) -> int:
         """How many cells its SQLite file holds, also while it runs."""
+        return self._count("cells")
+
+    @property
+    def facts(self) -> int:
+        """How many of its cells are facts, each a key that was counted in a region."""
+        return self._count("facts")
+
+    def _count(self, column: str) -> int:
         uri = f"file:{quote(str(self.data_dir / 'tallyring.db'))}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True)) as file:
-            count: int = file.execute("SELECT cells FROM state").fetchone()[0]
+            count: int = file.execute(f"SELECT {column} FROM state").fetchone()[0]  # noqa: S608
             return count
 
     @property

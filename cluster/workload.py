@@ -1,6 +1,6 @@
 """What is replayed: the input's rows, each turned into entries of its own region.
 
-Two inputs: the departures of New York's three airports (the demo's own), and anybody's file.
+Two inputs: the departures of New York's three airports (departures.py), and anybody's file.
 
 Own files are CSV with a header, or JSON lines (`.jsonl`, `.ndjson`, `.json`), plain or `.gz`, with
 the columns
@@ -29,14 +29,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 from cluster.expected import BoardSpec, Entry
 
-DEPARTURES = Path(__file__).with_name("data") / "departures-2013.csv.gz"
-DEPARTURES_ROWS = 336_776
-FIRST_QUARTER_END = "2013-04-01"
-FIRST_QUARTER_ROWS = 80_687
 REGIONS_MAX = 8
 COLUMNS = ("region", "board", "member", "add", "score", "at", "data")
 _DEFAULT_AT_MS = 1_577_836_800_000
@@ -48,6 +44,13 @@ class InputError(Exception):
     """The input can't be replayed; the text names the file, the line and the column."""
 
 
+class Retry(NamedTuple):
+    """An entry with a key that is sent once more, to a region that may have it already."""
+
+    region: str
+    entry: Entry
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of the input: its region, the entries it makes, the counters it raises by 1."""
@@ -55,6 +58,23 @@ class Row:
     region: str
     entries: tuple[Entry, ...]
     counters: tuple[str, ...] = ()
+    retries: tuple[Retry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the agents' manual clocks go along with rows that are in the order of time.
+
+    starts_ms: what they show before the first row, in ms since 1970.
+    step_ms: no request holds entries of a longer time.
+    in_flight: how many requests are on their way to one agent at a time.
+    rest_ms: how far they go on after the last row.
+    """
+
+    starts_ms: int
+    step_ms: int
+    in_flight: int
+    rest_ms: int
 
 
 class Workload(Protocol):
@@ -72,60 +92,12 @@ class Workload(Protocol):
     def rows_total(self) -> int:
         """How many rows there are."""
 
+    @property
+    def pace(self) -> Pace | None:
+        """How the clocks go along; None: the agents go by the system's."""
+
     def rows(self) -> Iterator[Row]:
         """All rows, from the first; may be called again."""
-
-
-class Departures:
-    """Every departure from EWR, JFK and LGA in 2013, or those of the first quarter.
-
-    departures: flights by carrier. flown: the same, less those that never flew. miles, last-hop: by
-    aircraft. fastest: minutes in the air by route. Counters: flights by destination.
-
-    Args:
-        rows_max: stop after this many rows; None for all in the period.
-    """
-
-    regions = ("ewr", "jfk", "lga")
-    boards: Mapping[str, BoardSpec] = {
-        spec.name: spec
-        for spec in (
-            BoardSpec("departures", "sum", grow_only=True),
-            BoardSpec("flown", "sum"),
-            BoardSpec("miles", "sum", grow_only=True),
-            BoardSpec("fastest", "best", order="low", score=(0, 4095)),
-            BoardSpec("last-hop", "latest"),
-        )
-    }
-
-    def __init__(self, *, whole_year: bool = False, rows_max: int | None = None) -> None:
-        # In UTC: the year's last evening lies in 2014.
-        self._until = "9999" if whole_year else FIRST_QUARTER_END
-        total = DEPARTURES_ROWS if whole_year else FIRST_QUARTER_ROWS
-        self.rows_total = total if rows_max is None else min(total, rows_max)
-
-    def rows(self) -> Iterator[Row]:
-        """All rows of the period, in time order."""
-        with _opened(DEPARTURES) as file:
-            left = self.rows_total
-            for at, region, carrier, aircraft, destination, minutes, miles in _body(file):
-                if at >= self._until or not left:
-                    return
-                left -= 1
-                at_ms = _time_ms(at)
-                entries = [
-                    Entry("departures", carrier, 1, at_ms),
-                    Entry("flown", carrier, 1, at_ms),
-                ]
-                if minutes:
-                    route = f"{region}-{destination}"
-                    entries.append(Entry("fastest", route, int(minutes), at_ms))
-                else:
-                    entries.append(Entry("flown", carrier, -1, at_ms))
-                if aircraft:
-                    entries.append(Entry("miles", aircraft, int(miles), at_ms))
-                    entries.append(Entry("last-hop", aircraft, int(miles), at_ms))
-                yield Row(region.lower(), tuple(entries), (destination,))
 
 
 class OwnInput:
@@ -134,6 +106,8 @@ class OwnInput:
     Raises:
         InputError: the file, or the file of boards, can't be used.
     """
+
+    pace = None
 
     def __init__(self, path: Path, boards: Path | None = None) -> None:
         given = _read_boards(boards) if boards else {}
@@ -168,16 +142,6 @@ def _opened(path: Path) -> Iterator[TextIO]:
     else:
         with path.open(encoding="utf-8", newline="") as file:
             yield file
-
-
-def _body(file: TextIO) -> Iterator[list[str]]:
-    rows = csv.reader(file)
-    next(rows)
-    return rows
-
-
-def _time_ms(at: str) -> int:
-    return (datetime.fromisoformat(at) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -15,6 +15,7 @@ RAISED = (
     "forked",
     "peer_ahead",
     "covered_changed",
+    "late_facts",
 )
 
 
@@ -37,6 +38,11 @@ def alarms(services: Services) -> dict[str, str]:
         found["peer_ahead"] = "a peer knew later writes of this agent than its own file"
     if counts.covered_changed:
         found["covered_changed"] = "an agent claimed a write that it did not hold"
+    if counts.late_facts:
+        found["late_facts"] = (
+            "entries came from an agent after their keys were collected: a retry that another"
+            " region took may have counted twice"
+        )
     return found
 
 

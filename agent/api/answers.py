@@ -6,12 +6,12 @@ while nothing is known of one of its agents; `max_lag_ms` is over all regions, n
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from agent.boards.definition import Order, Rule, ScoreRange, Ties, WindowSpec
+from agent.boards.definition import Order, Rate, Results, Rule, ScoreRange, Ties
 
 AsOf = dict[str, str | None]
 
@@ -19,11 +19,18 @@ AsOf = dict[str, str | None]
 class EntryAnswer(msgspec.Struct):
     """What became of one entry: the member's score afterwards, by window.
 
-    `rank` is there where it was asked for and the rank store got to it in time.
+    `late` lists windows of the entry's time that are closed, where there are some. `duplicate` is
+    there where the key was counted before, at `counted_at`: then nothing was counted now. `rounded`
+    is there on boards of counts: the same scores for people. `rank` is there where it was asked for
+    and the rank store got to it in time.
     """
 
     member: str
     score: dict[str, int]
+    late: list[str] | UnsetType = UNSET
+    duplicate: bool | UnsetType = UNSET
+    counted_at: str | UnsetType = UNSET
+    rounded: dict[str, str] | UnsetType = UNSET
     rank: int | UnsetType = UNSET
 
 
@@ -37,13 +44,18 @@ class WriteAnswer(msgspec.Struct):
 
 
 class CounterAnswer(msgspec.Struct):
-    """A counter's value; 0 for one that nobody has written. `position` where it was written."""
+    """A counter's value; 0 for one that nobody has written. `position` where it was written.
+
+    `duplicate` is there where the key was counted before, at `counted_at`.
+    """
 
     name: str
     value: int
     as_of: AsOf
     max_lag_ms: int | None
     position: str | UnsetType = UNSET
+    duplicate: bool | UnsetType = UNSET
+    counted_at: str | UnsetType = UNSET
 
 
 class CountersAnswer(msgspec.Struct):
@@ -54,17 +66,21 @@ class CountersAnswer(msgspec.Struct):
 
 
 class RankedEntry(msgspec.Struct):
-    """A member with its rank, from 1. `reached_at` is null where no time is known."""
+    """A member with its rank, from 1. `reached_at` is null where no time is known.
+
+    `rounded` is there on boards of counts: the score for people.
+    """
 
     rank: int
     member: str
     score: int
     reached_at: str | None
     data: Any = None
+    rounded: str | UnsetType = UNSET
 
 
 class PageAnswer(msgspec.Struct):
-    """A page of a board, best first. `total` is how many members the board has."""
+    """A page of a window, best first. `window` is its id, `total` how many members it has."""
 
     board: str
     window: str
@@ -76,7 +92,11 @@ class PageAnswer(msgspec.Struct):
 
 
 class MemberAnswer(msgspec.Struct):
-    """A member's rank. `top_percent` is 100 x rank / total; `neighbors` are ranked around it."""
+    """A member's rank. `top_percent` is 100 x rank / total; `neighbors` are ranked around it.
+
+    `exact` is false where scores are estimates, and ranks go by them. `rounded` is there on boards
+    of counts: the score for people.
+    """
 
     board: str
     window: str
@@ -91,6 +111,18 @@ class MemberAnswer(msgspec.Struct):
     neighbors: list[RankedEntry]
     as_of: AsOf
     max_lag_ms: int | None
+    rounded: str | UnsetType = UNSET
+
+
+class FullWindow(msgspec.Struct):
+    """A window as it is defined, with its defaults; null what does not go with it."""
+
+    name: str
+    zone: str
+    grace: str | None
+    keep: str | None
+    start: str | None
+    end: str | None
 
 
 class FullDefinition(msgspec.Struct):
@@ -100,15 +132,38 @@ class FullDefinition(msgspec.Struct):
     order: Order
     grow_only: bool
     ties: Ties
-    windows: list[WindowSpec]
+    windows: list[FullWindow]
     score: ScoreRange | None
+    rate: Rate | None
+    results: Results | None
+    key_retention: str | None
+    half_life: str | None
+
+
+class WindowOfBoard(msgspec.Struct):
+    """How a window counts, and which one is open now.
+
+    `tick_ms` is the unit in which times are compared and `b` how many bits of a Redis score hold
+    them (null and 0 where ties go without time). `window`, `start` and `end` are those of the open
+    one, null where none is; `start` and `end` are null as well for `all`, which has none.
+    `next_reset` is when the next one opens, or the open one ends for good; null for `all`.
+    """
+
+    name: str
+    tick_ms: int | None
+    b: int
+    window: str | None
+    start: str | None
+    end: str | None
+    next_reset: str | None
 
 
 class OverruledDefinition(msgspec.Struct):
     """A definition that lost against one written at the same time elsewhere.
 
-    `members` is how many have entries under it, counted up to 10,001. Where the winner counts alike
-    (rule and order are the same) these are the winner's own members, and nothing is lost.
+    `members` is how many have entries under it, in the fullest of its windows, counted up to
+    10,001. A window that counts alike under the winner (same rule, order, zone) is the winner's
+    own, and nothing of it is lost.
     """
 
     agent: str
@@ -122,8 +177,7 @@ class BoardAnswer(msgspec.Struct):
 
     `version` counts changes within a generation, `generation` counts resets. `written_by` is the
     agent that took the last change, null for a built-in board. `score` is the range in force.
-    `tick_ms` is the unit in which times are compared and `b` how many bits of a Redis score hold
-    them (null and 0 where ties go without time). `overruled` is there where one board is shown;
+    `windows` is in the order of the definition. `overruled` is there where one board is shown;
     `changed` (whether it differs from before) and `preview` (nothing was stored) where one is
     defined or reset.
     """
@@ -134,8 +188,7 @@ class BoardAnswer(msgspec.Struct):
     version: int
     written_by: str | None
     score: ScoreRange
-    tick_ms: int | None
-    b: int
+    windows: list[WindowOfBoard]
     overruled: list[OverruledDefinition] | UnsetType = UNSET
     changed: bool | UnsetType = UNSET
     preview: bool | UnsetType = UNSET
@@ -145,6 +198,31 @@ class BoardsAnswer(msgspec.Struct):
     """A part of the list of boards, by name. `total` is how many there are."""
 
     boards: list[BoardAnswer]
+    offset: int
+    total: int
+
+
+class WindowState(msgspec.Struct):
+    """One window of a board. It takes entries of its time until `closes_at`, here; its ranks are
+    kept until `expires_at`. All times are null for `all`, the last two for sliding windows.
+    """
+
+    window: str
+    state: Literal["open", "closed"]
+    start: str | None
+    end: str | None
+    closes_at: str | None
+    expires_at: str | None
+
+
+class WindowsAnswer(msgspec.Struct):
+    """A part of the list of a board's windows: by name as defined, of each name the newest first.
+
+    `total` is how many there are: those that are open, and those that hold anything.
+    """
+
+    board: str
+    windows: list[WindowState]
     offset: int
     total: int
 

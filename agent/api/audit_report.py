@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agent.boards.catalog import Board
+from agent.boards.scale import Scale
 from agent.crdt.cell import Row
 from agent.crdt.slot import KINDS_OF_NAME, KINDS_OF_REPLICA, Kind, incarnation_of, name_of
 from agent.gossip.mending import named
@@ -101,11 +101,11 @@ def _sum_text(part: tuple[int, int]) -> str:
     return f"{part[0] % 2**64:016x} of {part[1]} cells"
 
 
-def held_text(board: Board, held: Held) -> str:
+def held_text(scale: Scale, held: Held) -> str:
     """What Redis holds of a member, for people."""
     parts = []
-    if held.composite is not None and board.scale is not None:
-        parts.append(f"score {board.scale.score_of(held.composite)} ({held.composite} in Redis)")
+    if held.composite is not None:
+        parts.append(f"score {scale.score_of(held.composite)} ({held.composite} in Redis)")
     if held.text is not None:
         parts.append(f"counter {held.text[:40]}")
     return ", ".join(parts) or "nothing"

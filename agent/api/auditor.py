@@ -25,7 +25,7 @@ from agent.api.audit_report import (
     value_text,
     wrong_sums,
 )
-from agent.boards.catalog import Board
+from agent.boards.catalog import Board, Placed
 from agent.crdt.cell import Key, Row
 from agent.errors import ExchangeRefused, TallyringError, Unavailable
 from agent.gossip.link import Link
@@ -34,7 +34,7 @@ from agent.gossip.peers import Peers
 from agent.gossip.ranges import Ranges
 from agent.gossip.repair import Repairer
 from agent.gossip.walk import Walk
-from agent.projection.audit import Comparison, compare_board
+from agent.projection.audit import Comparison, compare_window
 from agent.projection.connection import RankClient
 from agent.projection.projector import Projector
 from agent.store.readers import Readers
@@ -253,23 +253,38 @@ class Auditor:
                 part.skipped = f"Redis does not answer: {str(error) or type(error).__name__}"
 
     async def _board(self, report: Report, board: Board, part: Part) -> None:
-        found = await self._compare(board, SKIP_AGAIN_S)
-        part.compared, part.differences, part.skipped = found.members, found.count, found.skipped
-        if found.unsettled and not part.skipped:
-            part.skipped = f"{found.unsettled} members changed at every look"
-        left: set[bytes] | None = {each.member for each in found.differences}
-        if report.wish.repair and found.count and self._projector.repair(board.name):
-            left = await self._filled(board)
+        """Compare all windows of a board; mended together, as they are filled together."""
+        windows = self._projector.windows(board.name)
+        if not windows:  # it says why there are none
+            windows = [board.place(board.resolve(None, self._now_ms()))]
+        found = [await self._compare(placed, SKIP_AGAIN_S) for placed in windows]
+        part.compared = sum(each.members for each in found)
+        part.differences = sum(each.count for each in found)
+        part.skipped = next((each.skipped for each in found if each.skipped), "")
+        unsettled = sum(each.unsettled for each in found)
+        if unsettled and not part.skipped:
+            part.skipped = f"{unsettled} members changed at every look"
+        wrong = any(each.count for each in found)
+        repaired = report.wish.repair and wrong and self._projector.repair(board.name)
+        for placed, each in zip(windows, found, strict=True):
+            if each.count:
+                left = await self._filled(placed) if repaired else None
+                self._tell(report, placed, each, left)
+
+    def _tell(
+        self, report: Report, placed: Placed, found: Comparison, left: set[bytes] | None
+    ) -> None:
+        """List what differs in a window. `left`: what still does; None: nobody can tell."""
         for each in found.differences:
             report.add(
                 Difference(
                     kind="rank",
-                    board=board.name,
+                    board=placed.board.name,
                     member=each.member.decode(errors="backslashreplace"),
-                    slot="",
+                    slot="" if placed.window.id == "all" else placed.window.id,
                     other="redis",
                     here="nothing" if each.score is None else f"score {each.score}",
-                    there=held_text(board, each.found),
+                    there=held_text(placed.scale, each.found),
                     mended=left is not None and each.member not in left,
                 )
             )
@@ -277,22 +292,23 @@ class Auditor:
         report.found += unlisted
         report.mended += unlisted if left is not None and not left else 0
 
-    async def _compare(self, board: Board, patience_s: float) -> Comparison:
-        """Compare a board, later if it is being filled now."""
+    async def _compare(self, placed: Placed, patience_s: float) -> Comparison:
+        """Compare a window, later if it is being filled now."""
         ends = asyncio.get_running_loop().time() + patience_s
         while True:
-            log = self._peers.state.log
-            found = await compare_board(self._readers, self._client, board, log)
-            filling = found.skipped and "project" not in found.skipped
+            found = await compare_window(
+                self._readers, self._client, placed, lambda: self._peers.state
+            )
+            filling = "being filled" in found.skipped
             if not filling or asyncio.get_running_loop().time() > ends:
                 return found
             await asyncio.sleep(POLL_S)
 
-    async def _filled(self, board: Board) -> set[bytes] | None:
-        """What still differs after a board was filled anew; None where nobody can tell."""
+    async def _filled(self, placed: Placed) -> set[bytes] | None:
+        """What still differs after a window was filled anew; None where nobody can tell."""
         ends = asyncio.get_running_loop().time() + RANKS_AGAIN_S
         while True:
-            found = await self._compare(board, SKIP_AGAIN_S)
+            found = await self._compare(placed, SKIP_AGAIN_S)
             if not (found.count or found.skipped):
                 return set()
             if asyncio.get_running_loop().time() > ends:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from agent.api.answers import (
-    BoardAnswer,
-    BoardsAnswer,
-    FullDefinition,
-    OverruledDefinition,
-    RetiredAnswer,
-)
+from agent.api.answers import BoardAnswer, BoardsAnswer, OverruledDefinition, RetiredAnswer
 from agent.api.bodies import Decoder
 from agent.api.route import Call
+from agent.api.showing import full, windows_of
 from agent.boards import definition as definitions
 from agent.boards.catalog import Board, Overruled
-from agent.boards.change import next_version
+from agent.boards.change import define, next_version
 from agent.boards.definition import Definition, ScoreRange
-from agent.boards.scale import scale_of
+from agent.boards.scale import check_budget
+from agent.crdt import hybrid_clock
+from agent.crdt.cell import Row
 from agent.crdt.space import BOARD_NAME
 from agent.errors import Malformed
 from agent.operation import BoardChanged, Define, Reset, Retire
@@ -36,17 +33,25 @@ async def define_board(call: Call) -> web.Response:
             hint="1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or a digit",
         )
     definition = _checked(*await call.body())
-    state = call.services.queue.state
     if call.query["preview"]:
-        planned = next_version(state.catalog, name, definition)
-        if planned is not None:
-            return _changed(call, _answer(name, definition, *planned, state.agent), preview=True)
-        board = state.catalog.board(name)
-        return _changed(call, _shown(board), changed=False, preview=True)
+        return _preview(call, name, definition)
     receipt = await call.services.queue.submit(Define(name, definition))
     assert isinstance(receipt.answer, BoardChanged)
     board = receipt.state.catalog.board(name)
-    return _changed(call, _shown(board), changed=receipt.answer.changed)
+    return _changed(call, _shown(call, board), changed=receipt.answer.changed)
+
+
+def _preview(call: Call, name: str, definition: Definition) -> web.Response:
+    """What would be in force: the cells that a definition would write are read, and not written."""
+    state = call.services.queue.state
+    hlc = hybrid_clock.tick(state.hlc, call.services.board_now_ms())
+    planned = next_version(state.catalog, name, definition, hybrid_clock.ms_of(hlc))
+    rows = [
+        Row(*key, *value, state.inc, state.seq + 1)
+        for key, value in define(state.catalog, state.agent, name, definition, hlc)
+    ]
+    board = state.catalog.with_rows(rows).board(name)
+    return _changed(call, _shown(call, board), changed=planned is not None, preview=True)
 
 
 async def reset_board(call: Call) -> web.Response:
@@ -56,7 +61,7 @@ async def reset_board(call: Call) -> web.Response:
     if call.request.can_read_body:
         definition = _checked(*await call.body())
     receipt = await call.services.queue.submit(Reset(name, definition))
-    return _changed(call, _shown(receipt.state.catalog.board(name)))
+    return _changed(call, _shown(call, receipt.state.catalog.board(name)))
 
 
 async def retire_board(call: Call) -> web.Response:
@@ -71,13 +76,13 @@ async def list_boards(call: Call) -> web.Response:
     boards = [b for b in call.services.queue.state.catalog if call.caller.allows(b.name)]
     offset = call.query["offset"]
     part = boards[offset : offset + call.query["limit"]]
-    return call.answer(BoardsAnswer([_shown(board) for board in part], offset, len(boards)))
+    return call.answer(BoardsAnswer([_shown(call, board) for board in part], offset, len(boards)))
 
 
 async def show_board(call: Call) -> web.Response:
     """GET /v1/boards/{board}."""
     board = call.services.queue.state.catalog.board(call.board_name())
-    answer = _shown(board)
+    answer = _shown(call, board)
     answer.overruled = []
     if board.overruled:
         answer.overruled = await call.services.readers.read(
@@ -93,7 +98,7 @@ def _checked(data: bytes, media: str) -> Definition:
         Malformed, OutOfRange: see agent/boards/definition.py and scale.py (`tie_budget`).
     """
     definition = definitions.check(_definition.decode(data, media))
-    scale_of(definition)
+    check_budget(definition)
     return definition
 
 
@@ -104,11 +109,18 @@ def _overruled(
         OverruledDefinition(
             agent=its.agent,
             version=its.version,
-            definition=_full(its.definition),
-            members=snapshot.count_members(its.space, OVERRULED_MEMBERS_MAX),
+            definition=full(its.definition),
+            members=_members(snapshot, its),
         )
         for its in overruled
     ]
+
+
+def _members(snapshot: SqliteSnapshot, its: Overruled) -> int:
+    """How many members the fullest window of a definition has."""
+    spaces = [space for prefix in its.prefixes for space in snapshot.spaces_of(prefix)]
+    counts = (snapshot.count_members(space, OVERRULED_MEMBERS_MAX) for space in spaces)
+    return max(counts, default=0)
 
 
 def _changed(
@@ -119,35 +131,14 @@ def _changed(
     return call.answer(answer)
 
 
-def _shown(board: Board) -> BoardAnswer:
+def _shown(call: Call, board: Board) -> BoardAnswer:
     assert board.definition is not None
-    return _answer(
-        board.name, board.definition, board.generation, board.version, board.agent or None
-    )
-
-
-def _answer(
-    name: str, definition: Definition, generation: int, version: int, written_by: str | None
-) -> BoardAnswer:
-    scale = scale_of(definition)
     return BoardAnswer(
-        board=name,
-        definition=_full(definition),
-        generation=generation,
-        version=version,
-        written_by=written_by,
-        score=ScoreRange(*definition.score_range()),
-        tick_ms=scale.tick_ms if scale.b else None,
-        b=scale.b,
-    )
-
-
-def _full(definition: Definition) -> FullDefinition:
-    return FullDefinition(
-        rule=definition.rule,
-        order=definition.order,
-        grow_only=definition.grow_only,
-        ties=definition.ties,
-        windows=list(definition.windows),
-        score=definition.score,
+        board=board.name,
+        definition=full(board.definition),
+        generation=board.generation,
+        version=board.version,
+        written_by=board.agent or None,
+        score=ScoreRange(*board.definition.score_range()),
+        windows=windows_of(board, call.services.board_now_ms()),
     )

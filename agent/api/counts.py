@@ -31,7 +31,9 @@ class Counts:
     """What happened since the start. Owned by the event loop.
 
     accepted, refused: entries, by what became of their request.
-    rows, covered_changed, forked, peer_ahead: of commits (agent/apply.py); the last three stay 0.
+    rate_limited: of those refused, the ones over their board's rate.
+    rows: cells changed by commits.
+    covered_changed, forked, peer_ahead, late_facts: of commits (agent/state.py); they stay 0.
     damaged: how often a cell was met that does not hold what was written to it.
     minted: incarnations that this process has begun, by the class of the reason.
     why_minted: the reason of the newest one; empty without one.
@@ -40,10 +42,12 @@ class Counts:
     def __init__(self) -> None:
         self.accepted = 0
         self.refused = 0
+        self.rate_limited = 0
         self.rows = 0
         self.covered_changed = 0
         self.forked = 0
         self.peer_ahead = 0
+        self.late_facts = 0
         self.damaged = 0
         self.minted = dict.fromkeys(REASON_CLASSES, 0)
         self.why_minted = ""
@@ -59,6 +63,7 @@ class Counts:
         self.covered_changed += commit.alarms.covered_changed
         self.forked += commit.alarms.forked
         self.peer_ahead += commit.alarms.peer_ahead
+        self.late_facts += commit.alarms.late_facts
         self.damaged += len(commit.damaged)
         if commit.minted:
             self.minted[class_of(commit.minted)] += 1

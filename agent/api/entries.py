@@ -1,36 +1,30 @@
 """Writing entries: one, a batch on one board, or a batch over several boards; and counters.
 
 The hot path of the agent. The body's structure is checked here, what entries mean is checked where
-they are applied (agent/boards/tally.py), and the answer is given when they are durable.
+they are applied (agent/boards/rules.py), and the answer is given when they are durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 
 from agent.api.answers import CounterAnswer, CountersAnswer, EntryAnswer, WriteAnswer
 from agent.api.bodies import Decoder, path_of, refuse
+from agent.api.choosing import window_of
+from agent.api.freshness import Freshness
 from agent.api.position import position_of
 from agent.api.ranks import ranks_of
 from agent.api.route import Call
+from agent.api.writing import answers_of, refuse_single, submit
 from agent.boards.definition import COUNTERS
 from agent.boards.entry import BoardEntry, Entry
 from agent.boards.tally import Group
 from agent.commit import Receipt
-from agent.errors import (
-    EntryError,
-    Malformed,
-    NotFound,
-    NotReplicated,
-    Refused,
-    Unavailable,
-)
+from agent.errors import EntryError, Malformed, Refused
 from agent.limits import BATCH_ENTRIES_MAX
-from agent.operation import Write, Written
 
 KEY_HEADER = "Idempotency-Key"
 _Many = msgspec.Meta(min_length=1, max_length=BATCH_ENTRIES_MAX)
@@ -49,10 +43,15 @@ class BoardEntryBatch(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CounterAdd(msgspec.Struct, forbid_unknown_fields=True):
-    """An addition to a counter; `by` may be negative."""
+    """An addition to a counter; `by` may be negative.
+
+    `key` counts it once, in whichever regions it is sent; it goes with `at`, the time of the event
+    (RFC 3339 or ms since 1970), unless it is a UUIDv7 or a ULID, which hold their time.
+    """
 
     by: int | float
     key: str | None = None
+    at: int | float | str | None = None
 
 
 CounterBatch = Annotated[dict[str, int | float], _Many]
@@ -80,17 +79,22 @@ async def write_entries(call: Call) -> web.Response:
         entries = body.entries
         if key is not None:
             raise Malformed(f"{KEY_HEADER}: goes with a single entry; a batch has `key` in each")
+    if call.query["rank"]:
+        _check_window(call, board)
+    elif call.query["window"] is not None:
+        raise Malformed("window: goes with rank=true, whose ranks are those of one window")
     group = Group(board, entries, range(len(entries)))
     try:
-        receipt = await _submit(call, len(entries), group)
+        receipt = await submit(call, group)
     except Refused as error:
         if isinstance(body, Entry):
-            _refuse_single(error)
+            refuse_single(error)
         raise
-    answers = _entry_answers(entries, _scores(receipt)[0])
+    (answers,) = answers_of(receipt, group)
     if call.query["rank"]:
         names = {entry.member for entry in entries}
-        ranks = await ranks_of(call.services, board, names, receipt.state)
+        window = call.query["window"]
+        ranks = await ranks_of(call.services, board, window, names, receipt.state)
         for answer in answers:
             answer.rank = ranks.get(answer.member, msgspec.UNSET)
     return _written(call, receipt, answers)
@@ -111,10 +115,10 @@ async def write_entries_of_boards(call: Call) -> web.Response:
         mine.append(entry)
         indexes.append(index)
     groups = tuple(Group(board, *its) for board, its in grouped.items())
-    receipt = await _submit(call, len(entries), *groups)
+    receipt = await submit(call, *groups)
     answers: list[EntryAnswer | None] = [None] * len(entries)
-    for group, scores in zip(groups, _scores(receipt), strict=True):
-        for index, answer in zip(group.indexes, _entry_answers(group.entries, scores), strict=True):
+    for group, its in zip(groups, answers_of(receipt, *groups), strict=True):
+        for index, answer in zip(group.indexes, its, strict=True):
             answers[index] = answer
     return _written(call, receipt, [answer for answer in answers if answer is not None])
 
@@ -124,16 +128,19 @@ async def add_to_counter(call: Call) -> web.Response:
     call.allow(COUNTERS)
     data, media = await call.body()
     body = _counter_add.decode(data, media)
-    key = call.request.headers.get(KEY_HEADER, body.key)
-    name = call.path("name")
-    group = Group(COUNTERS, (Entry(name, body.by, key=key),), (0,))
+    entry = Entry(call.path("name"), body.by, key=body.key, at=body.at)
+    key = call.request.headers.get(KEY_HEADER)
+    if key is not None:
+        _take_key(entry, key)
+    group = Group(COUNTERS, (entry,), (0,))
     try:
-        receipt = await _submit(call, 1, group)
+        receipt = await submit(call, group)
     except Refused as error:
-        _refuse_single(error, "by", "name")
+        refuse_single(error, "by", "name")
     fresh = call.services.freshness.of(receipt.state)
-    value = _scores(receipt)[0][0]
-    return call.answer(CounterAnswer(name, value, *fresh, position_of(receipt.state)))
+    answer = _counters(receipt, group, fresh)[0]
+    answer.position = position_of(receipt.state)
+    return call.answer(answer)
 
 
 async def add_to_counters(call: Call) -> web.Response:
@@ -149,15 +156,11 @@ async def add_to_counters(call: Call) -> web.Response:
         raise Malformed(f"{KEY_HEADER}: goes with a single counter")
     group = Group(COUNTERS, [Entry(name, by) for name, by in body.items()], range(len(body)))
     try:
-        receipt = await _submit(call, len(body), group)
+        receipt = await submit(call, group)
     except Refused as error:
         _name_counter(error, list(body))
         raise
-    fresh = call.services.freshness.of(receipt.state)
-    counters = [
-        CounterAnswer(name, value, *fresh)
-        for name, value in zip(body, _scores(receipt)[0], strict=True)
-    ]
+    counters = _counters(receipt, group, call.services.freshness.of(receipt.state))
     return call.answer(CountersAnswer(position_of(receipt.state), counters))
 
 
@@ -195,16 +198,6 @@ def _check_board(call: Call, board: str, index: int) -> None:
         raise
 
 
-def _refuse_single(error: Refused, add: str = "add", member: str = "member") -> NoReturn:
-    """Raise a refusal as of an entry that stood alone, with the request's own names of fields."""
-    if error.errors and not isinstance(error, NotFound):
-        error.errors = ()
-        field, _, rest = error.detail.removeprefix("entries[0].").partition(":")
-        named = {"add": add, "member": member}.get(field, field)
-        error.detail = f"{named}:{rest}"
-    raise error
-
-
 def _refuse_amount(data: bytes, media: str) -> None:
     """Refuse a batch of counters that has a value which is no number, naming the counter."""
     try:
@@ -224,59 +217,29 @@ def _name_counter(error: Refused, names: list[str]) -> None:
         error.detail = f"{name!r}: {error.detail.partition(': ')[2]}"
 
 
-async def _submit(call: Call, entries: int, *groups: Group) -> Receipt:
-    """Have entries counted, all or none."""
-    services = call.services
-    ack = call.query["ack"]
-    if ack not in ("local", "replicated"):
-        raise Malformed(f"ack: {ack[:20]!r} is neither 'local' nor 'replicated'")
-    try:
-        _check_clock(call, groups)
-        receipt = await services.queue.submit(Write(groups))
-    except Refused:
-        services.counts.refused += entries
-        raise
-    services.counts.accepted += entries
-    if ack == "replicated":
-        state, timeout_s = receipt.state, services.config.gossip.replicated_s
-        if not await services.peers.replicated(state.inc, state.seq, timeout_s):
-            raise NotReplicated(
-                f"stored in this region; no other one has confirmed it within {timeout_s:g} s",
-                hint="it will be replicated; to send it again would count it twice",
-            )
-    return receipt
-
-
-def _check_clock(call: Call, groups: Sequence[Group]) -> None:
-    """Refuse entries whose time this agent would have to give, where its clock is far off.
+def _check_window(call: Call, board: str) -> None:
+    """Refuse a write whose ranks are asked for in a window that is not there; an unknown board is
+    for the queue to refuse.
 
     Raises:
-        Unavailable: (`clock_off`)
+        NotFound: (`unknown_window`)
     """
-    off_ms = call.services.peers.clock_off_ms()
-    if not off_ms:
-        return
-    for group in groups:
-        board = call.services.queue.state.catalog.find(group.board)
-        latest = board is not None and board.definition and board.definition.rule == "latest"
-        if latest and any(entry.at is None for entry in group.entries):
-            raise Unavailable(
-                "clock_off",
-                f"this agent's clock is {off_ms / 1000:+.0f} s off the median of the other agents',"
-                f" and board {group.board!r} goes by time",
-                hint="set the machine's clock; entries with an `at` of their own are taken",
-            )
+    state = call.services.queue.state
+    found = state.catalog.find(board)
+    if found is not None and found.definition is not None:
+        window_of(call.services, state, found, call.query["window"])
 
 
-def _scores(receipt: Receipt) -> tuple[list[int], ...]:
-    assert isinstance(receipt.answer, Written)
-    return receipt.answer.scores
-
-
-def _entry_answers(entries: Sequence[Entry], scores: list[int]) -> list[EntryAnswer]:
+def _counters(receipt: Receipt, group: Group, fresh: Freshness) -> list[CounterAnswer]:
     return [
-        EntryAnswer(entry.member, {"all": score})
-        for entry, score in zip(entries, scores, strict=True)
+        CounterAnswer(
+            its.member,
+            its.score["all"],
+            *fresh,
+            duplicate=its.duplicate,
+            counted_at=its.counted_at,
+        )
+        for its in answers_of(receipt, group)[0]
     ]
 
 

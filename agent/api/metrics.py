@@ -16,6 +16,7 @@ from agent.api.services import Services
 from agent.gossip.link import PeerStatus
 from agent.gossip.mending import RepairCounts
 from agent.gossip.repair import DIVERGED_TIMES
+from agent.keeping import KeepingCounts, KeepingStatus
 from agent.projection.status import Phase
 
 PEER_COUNTS = ("exchanges", "failures", "bytes_sent", "bytes_received")
@@ -39,6 +40,7 @@ class AgentCollector(Collector):
         """All metrics, as they are now."""
         yield from self._requests()
         yield from self._commits()
+        yield from self._keeping()
         yield from self._projection()
         yield from ring_metrics(self._services)
         yield from _peers(self._services.peers.status())
@@ -70,6 +72,8 @@ class AgentCollector(Collector):
         entries.add_metric(["accepted"], counts.accepted)
         entries.add_metric(["refused"], counts.refused)
         yield entries
+        limited = "Entries of requests that were over a board's rate."
+        yield _counter("tallyring_rate_limited", limited, counts.rate_limited)
 
     def _commits(self) -> Iterator[Metric]:
         counts, queue = self._services.counts, self._services.queue
@@ -81,6 +85,37 @@ class AgentCollector(Collector):
         yield _gauge("tallyring_lsn", "Newest local change.", state.lsn)
         yield _gauge("tallyring_cells", "Cells stored.", queue.cells)
         yield _gauge("tallyring_boards", "Boards known, retired ones included.", len(state.catalog))
+        yield _gauge("tallyring_facts", "Keys of entries remembered.", state.facts)
+        late = "Entries that came after their keys were collected: they may count twice."
+        yield _counter("tallyring_late_facts", late, counts.late_facts)
+        yield _gauge("tallyring_bans", "Bans that stand.", state.bans.standing)
+        yield _gauge("tallyring_erasures", "Names that were erased.", len(state.erased))
+
+    def _keeping(self) -> Iterator[Metric]:
+        keeper = self._services.keeper
+        status = KeepingStatus() if keeper is None else keeper.status()
+        waiting = "Collected spaces of which cells are still here."
+        yield _gauge("tallyring_collecting_spaces", waiting, status.collecting)
+        purging = "Erased names of which something may still be here."
+        yield _gauge("tallyring_purging_names", purging, status.purging)
+        held = GaugeMetricFamily(
+            "tallyring_held_spaces",
+            "Closed spaces that are kept because an agent has not closed or read them.",
+            labels=["peer"],
+        )
+        unconfirmed = GaugeMetricFamily(
+            "tallyring_unconfirmed_erasures",
+            "Erased names that an agent has not confirmed.",
+            labels=["peer"],
+        )
+        for family, by_agent in ((held, status.held), (unconfirmed, status.unconfirmed)):
+            for name, count in sorted(by_agent.items()):
+                family.add_metric([name], count)
+            yield family
+        counts = KeepingCounts() if keeper is None else keeper.counts
+        for field in fields(counts):
+            count = getattr(counts, field.name)
+            yield _counter(f"tallyring_keeping_{field.name}", f"Keeping: {field.name}.", count)
 
     def _projection(self) -> Iterator[Metric]:
         status = self._services.projector.status()
@@ -93,7 +128,7 @@ class AgentCollector(Collector):
         yield _gauge("tallyring_projection_lsn", "Newest local change in Redis.", status.lsn)
         behind = "How long the oldest commit that is not in Redis has waited."
         yield _gauge("tallyring_projection_behind_seconds", behind, status.behind_s)
-        filling = "Boards that are being filled."
+        filling = "Boards of which a window is being filled."
         yield _gauge("tallyring_projection_filling", filling, len(status.boards_rebuilding))
         for field in fields(status.counts):
             count = getattr(status.counts, field.name)

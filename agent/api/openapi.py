@@ -23,6 +23,8 @@ _PATH_PART = re.compile(r"\{(\w+)\}")
 _PART_SUMMARIES = {
     "board": "the board's name",
     "member": "the member, percent-encoded UTF-8 (a slash as %2F)",
+    "actor": "the actor, percent-encoded UTF-8 (a slash as %2F)",
+    "key": "the result's key, percent-encoded UTF-8 (a slash as %2F)",
     "name": "the counter's name, percent-encoded UTF-8 (a slash as %2F)",
 }
 

@@ -28,16 +28,23 @@ CODES = {
     "not_ranked": 404,
     "method_not_allowed": 405,
     "unknown_agent": 404,
+    "unknown_result": 404,
+    "not_erased": 404,
     "removed": 403,
     "board_conflict": 409,
+    "key_conflict": 409,
     "fork": 409,
     "leaving": 409,
     "ring_conflict": 409,
+    "key_expired": 410,
+    "member_erased": 410,
     "too_large": 413,
     "unsupported_media": 415,
     "out_of_range": 422,
     "grow_only": 422,
     "tie_budget": 422,
+    "window_closed": 422,
+    "rate_limited": 429,
     "internal": 500,
     "busy": 503,
     "clock_off": 503,
@@ -93,7 +100,7 @@ def problem_of(error: Exception) -> Problem:
                 ]
             return problem
         case Indefinite():
-            hint = error.hint or "a retry of `best` and `latest` entries is safe"
+            hint = error.hint or "send it again with the same `key` and `at`: it counts once"
             problem = _problem(error.code, error.title, error.status, error.detail, hint)
         case StoreError():  # of a read: nothing was to be stored
             return _problem("busy", "Not available now", 503, str(error), "")
@@ -118,7 +125,7 @@ def problem_response(error: Exception) -> web.Response:
             headers["Allow"] = error.allow
         case NotRanked():
             problem.total = error.total
-    if problem.status == 503:
+    if problem.status in (429, 503):
         headers["Retry-After"] = str(getattr(error, "retry_after_s", None) or 1)
     return web.Response(
         body=_encode(problem),

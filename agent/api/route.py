@@ -11,9 +11,10 @@ from aiohttp import web
 
 from agent.api.auth import Scope, Token
 from agent.api.bodies import answer_media, encode, media_of, read_body
+from agent.api.choosing import window_of
 from agent.api.services import Services
-from agent.boards.catalog import Board
-from agent.errors import Forbidden, Malformed, NotFound
+from agent.boards.catalog import Placed
+from agent.errors import Forbidden, Malformed
 from agent.limits import REQUEST_BYTES_MAX
 
 QueryValue: TypeAlias = int | bool | str | None
@@ -83,22 +84,16 @@ class Call:
         self.allow(name)
         return name
 
-    def board(self) -> Board:
-        """The board that the path names, in use, with its window `all`.
+    def placed(self) -> Placed:
+        """The window that path and query name, of a board in use.
 
         Raises:
             Forbidden: not a board of the caller's token.
             NotFound: (`unknown_board`, `unknown_window`)
         """
-        board = self.services.queue.state.catalog.board(self.board_name())
-        window = self.query.get("window", "all")
-        if window not in board.spaces:
-            raise NotFound(
-                "unknown_window",
-                f"window: {window[:80]!r} is not one of board {board.name!r}",
-                hint=f"its windows: {', '.join(board.spaces)}",
-            )
-        return board
+        state = self.services.queue.state
+        board = state.catalog.board(self.board_name())
+        return window_of(self.services, state, board, self.query["window"])
 
     def allow(self, board: str) -> None:
         """Check that the caller may use a board.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -13,11 +14,13 @@ from agent.api.bodies import Arriving
 from agent.api.clock import ManualClock
 from agent.api.counts import Counts
 from agent.api.freshness import FreshnessCache
+from agent.api.rates import Rates
 from agent.commit import CommitQueue
 from agent.config import Config
 from agent.gossip.leaving import Leaving
 from agent.gossip.peers import Peers
 from agent.gossip.repair import Repairer
+from agent.keeping import Keeper
 from agent.limits import PEER_ARRIVING_BYTES_MAX
 from agent.projection.projector import Projector
 from agent.projection.reads import Ranks
@@ -33,7 +36,9 @@ class Services:
     peers: this agent's contact with the others.
     leaving: this agent's own way out of the ring.
     repairer, auditor: what looks at cells again; None where there is no gossip.
+    keeper: what keeps house; None where nothing does.
     clock: where the time of entries is set by hand; None with the system's clock.
+    rates: how many entries of one member are taken; by a clock that is never set by hand.
     registry: where /metrics collects; the routes add theirs when the application is made.
     counts: what the routes count; its `committed` wants to be told of each commit.
     arriving: peers' messages that are being received.
@@ -50,9 +55,11 @@ class Services:
     leaving: Leaving
     repairer: Repairer | None = None
     auditor: Auditor | None = None
+    keeper: Keeper | None = None
     clock: ManualClock | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     counts: Counts = field(default_factory=Counts)
+    rates: Rates = field(default_factory=lambda: Rates(time.monotonic))
     arriving: Arriving = field(default_factory=lambda: Arriving(PEER_ARRIVING_BYTES_MAX))
     auth: Auth = field(init=False)
     freshness: FreshnessCache = field(init=False)
@@ -65,3 +72,7 @@ class Services:
         """
         object.__setattr__(self, "auth", Auth(self.config.auth.tokens_file))
         object.__setattr__(self, "freshness", FreshnessCache(self.now_ms))
+
+    def board_now_ms(self) -> int:
+        """The boards' time, in ms since 1970: of entries without `at`, and by which windows end."""
+        return self.now_ms() if self.clock is None else self.clock.now_ms()

@@ -17,14 +17,17 @@ from agent.api import (
     ring,
     ring_answers,
     status,
+    windows,
 )
+from agent.api.member_routes import MEMBER_ROUTES
 from agent.api.openapi import document
 from agent.api.route import Call, Query, Route
 from agent.boards.definition import Definition
 from agent.boards.entry import Entry
 from agent.limits import NEIGHBORS_MAX, PAGE_MEMBERS_MAX
 
-WINDOW = Query("window", "string", "the window; this version has `all`", "all")
+WINDOW = Query("window", "string", "a window's name (the open one) or id; default: the first one")
+RANK_WINDOW = Query("window", "string", "with `rank`: as in reads; default: the first one")
 AFTER = Query("after", "string", "wait until the read includes the write of this position (2 s)")
 MAX_LAG = Query("max_lag_ms", "integer", "refuse an answer that is staler than this (too_stale)")
 OFFSET = Query("offset", "integer", "how many to leave out from the beginning", 0)
@@ -37,7 +40,18 @@ PREVIEW = Query("preview", "boolean", "say what would change, and change nothing
 # What a write meets beside what is wrong with it.
 CLOSED_CODES = ("removed", "leaving", "fork")
 ACK_CODES = ("not_replicated", *CLOSED_CODES)
-WRITE_CODES = ("unknown_board", "out_of_range", "grow_only", "clock_off", *ACK_CODES)
+KEY_CODES = ("key_conflict", "key_expired", "member_erased")
+COUNTER_CODES = ("out_of_range", *KEY_CODES, *ACK_CODES)
+WRITE_CODES = (
+    "unknown_board",
+    "out_of_range",
+    "grow_only",
+    "window_closed",
+    "rate_limited",
+    "clock_off",
+    *KEY_CODES,
+    *ACK_CODES,
+)
 RANK_CODES = ("unknown_board", "unknown_window", "too_stale", "rebuilding", "rank_store_down")
 
 
@@ -56,7 +70,7 @@ ROUTES: tuple[Route, ...] = (
         answers.CounterAnswer,
         (entries.CounterAdd,),
         query=(ACK,),
-        codes=("out_of_range", *ACK_CODES),
+        codes=COUNTER_CODES,
     ),
     Route(
         "GET",
@@ -77,7 +91,7 @@ ROUTES: tuple[Route, ...] = (
         answers.CountersAnswer,
         (entries.CounterBatch,),
         query=(ACK,),
-        codes=("out_of_range", *ACK_CODES),
+        codes=("out_of_range", "member_erased", *ACK_CODES),
     ),
     Route(
         "POST",
@@ -87,8 +101,8 @@ ROUTES: tuple[Route, ...] = (
         "Write one entry, or a batch, all or none.",
         answers.WriteAnswer,
         (Entry, entries.EntryBatch),
-        query=(RANK, ACK),
-        codes=WRITE_CODES,
+        query=(RANK, RANK_WINDOW, ACK),
+        codes=(*WRITE_CODES, "unknown_window"),
     ),
     Route(
         "POST",
@@ -106,7 +120,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/boards/{board}/entries",
         ranks.show_page,
         "read",
-        "A page of a board, best first.",
+        "A page of a window of a board, best first.",
         answers.PageAnswer,
         query=(WINDOW, OFFSET, LIMIT, AFTER, MAX_LAG),
         codes=RANK_CODES,
@@ -170,6 +184,17 @@ ROUTES: tuple[Route, ...] = (
         answers.BoardsAnswer,
         query=(OFFSET, LIMIT),
     ),
+    Route(
+        "GET",
+        "/v1/boards/{board}/windows",
+        windows.list_windows,
+        "read",
+        "List the windows of a board that are open or hold anything.",
+        answers.WindowsAnswer,
+        query=(OFFSET, LIMIT),
+        codes=("unknown_board",),
+    ),
+    *MEMBER_ROUTES,
     Route(
         "GET",
         "/v1/ring",

@@ -6,6 +6,7 @@ import asyncio
 
 from agent.api.position import parse_position
 from agent.api.services import Services
+from agent.boards.catalog import Placed
 from agent.errors import Unavailable
 
 AFTER_S = 2.0
@@ -31,8 +32,8 @@ async def wait_stored(services: Services, after: str | None) -> None:
         raise _late(after) from None
 
 
-async def wait_ranked(services: Services, board: str, after: str | None) -> None:
-    """Return when the board's ranks include the write; at once where there is none to wait for.
+async def wait_ranked(services: Services, placed: Placed, after: str | None) -> None:
+    """Return when the window's ranks include the write; at once where there is none to wait for.
 
     Raises:
         Malformed: `after` is no position.
@@ -44,7 +45,8 @@ async def wait_ranked(services: Services, board: str, after: str | None) -> None
     own = position.inc == services.queue.state.inc
     stamp = (position.inc, position.seq)
     lsn = position.lsn if own else None
-    if not await services.projector.wait_for(board, AFTER_S, lsn=lsn, stamp=stamp):
+    board, window = placed.board.name, placed.window.id
+    if not await services.projector.wait_for(board, window, AFTER_S, lsn=lsn, stamp=stamp):
         raise _late(after)
 
 

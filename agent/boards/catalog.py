@@ -10,29 +10,108 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 from agent.boards import definition as definitions
 from agent.boards.definition import COUNTERS, COUNTERS_DEFINITION, Definition
-from agent.boards.scale import Scale, scale_of
+from agent.boards.scale import Scale, check_budget, scale_of
+from agent.boards.windows import (
+    FACTS_MS,
+    KEYS,
+    Series,
+    Window,
+    buckets_of,
+    is_sliding,
+    name_of_id,
+    series_of,
+)
 from agent.crdt import document
 from agent.crdt.cell import Row, Value
 from agent.crdt.slot import Kind, name_of
-from agent.crdt.space import BOARD_NAME, BOARDS_SPACE, Space, encode_space
+from agent.crdt.space import (
+    BOARD_NAME,
+    BOARDS_SPACE,
+    NO_SHAPE,
+    Space,
+    decode_space,
+    encode_space,
+    is_own,
+)
 from agent.errors import Malformed, NotFound, OutOfRange
+from agent.limits import TIME_MS_MIN
 
 GENERATION_SHIFT = 32
 BoardCells: TypeAlias = Mapping[bytes, Value]
 
 
+# Spaces that were looked up: windows open and end, so they are many over time.
+PLACED_MAX = 20_000
+
+
 @dataclass(frozen=True, slots=True)
 class Overruled:
-    """A definition that lost against one it did not know of. Its entries stay in `space`."""
+    """A definition that lost against one it did not know of. Its entries stay in spaces of their
+    own, which begin with one of `prefixes`."""
 
     agent: str
     version: int
     definition: Definition
-    space: bytes
+    prefixes: tuple[bytes, ...]
+
+
+class Counted(NamedTuple):
+    """A series that a board's entries are counted in.
+
+    prefix: what its spaces begin with; a window's id follows.
+    opens_ms: no window that began before this takes entries: the series was added later.
+    shown: whether it is a window of the board; else it is only the buckets of a sliding one.
+    """
+
+    series: Series
+    prefix: bytes
+    opens_ms: int
+    shown: bool
+
+    def space_of(self, window: Window) -> bytes:
+        """The space of one window of the series."""
+        return self.prefix + window.id.encode()
+
+    @property
+    def marks(self) -> bytes:
+        """The member under which the marks of the series stand."""
+        return self.prefix + self.series.name.encode()
+
+
+class Sliding(NamedTuple):
+    """A window that slides: the last windows of a series, so many, the open one among them."""
+
+    name: str
+    counted: Counted
+    buckets: int
+
+    def window(self, now_ms: int) -> Window:
+        """The window as it is at a time."""
+        newest = self.counted.series.recent(now_ms, self.buckets)
+        return Window(self.name, self.name, newest[0].start_ms, newest[-1].end_ms)
+
+
+class Placed(NamedTuple):
+    """A window of a board in use.
+
+    expires_ms: when it is kept no longer; None: never.
+    """
+
+    board: Board
+    counted: Counted
+    window: Window
+    scale: Scale
+    expires_ms: int | None
+
+    @property
+    def space(self) -> bytes:
+        """The space of its cells."""
+        return self.counted.space_of(self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +121,9 @@ class Board:
     `version` counts from 1 in each generation and is 0 for a built-in board. `definition` is None
     for a board that is retired, that only a newer version of the agent can read, or of which only
     the generation has arrived so far (readable, not retired).
+
+    counted: the series that entries are counted in; those of windows come first, in their order.
+    slidings: the windows that are made of others.
     """
 
     name: str
@@ -51,15 +133,18 @@ class Board:
     definition: Definition | None
     retired: bool
     readable: bool
-    scale: Scale | None
-    spaces: Mapping[str, bytes]
+    counted: tuple[Counted, ...]
+    slidings: tuple[Sliding, ...]
+    opens: Mapping[str, int] = field(default_factory=dict)
     overruled: tuple[Overruled, ...] = ()
     cells: BoardCells = field(default_factory=dict)
 
     @property
     def space(self) -> bytes:
-        """The space of the window `all`."""
-        return self.spaces["all"]
+        """The space of the first series' only window: for boards of the window `all`."""
+        first = self.counted[0]
+        assert first.series.name == "all"
+        return first.prefix + b"all"
 
     def seen(self) -> dict[str, int]:
         """By agent, the major of its definition known here."""
@@ -68,6 +153,71 @@ class Board:
             for slot, value in self.cells.items()
             if slot[0] == Kind.DEFINITION
         }
+
+    def window_names(self) -> list[str]:
+        """The names of its windows, in the order of the definition."""
+        assert self.definition is not None
+        return [spec.name for spec in self.definition.windows]
+
+    def resolve(self, text: str | None, now_ms: int) -> Window:
+        """The window that a reader means: by id, by name (the one open now), or the first one.
+
+        Raises:
+            NotFound: (`unknown_window`) the board has none of this name, or none that is open.
+        """
+        names = self.window_names()
+        wanted = names[0] if text is None else text
+        for sliding in self.slidings:
+            if sliding.name == wanted:
+                return sliding.window(now_ms)
+        for counted in self.counted:
+            if not counted.shown:
+                continue
+            series = counted.series
+            window = series.at(now_ms) if series.name == wanted else series.window(wanted)
+            if window is None and series.name == wanted:
+                window = series.window(wanted)  # a season that is over, or has not begun
+            if window is not None:
+                return window
+        raise NotFound(
+            "unknown_window",
+            f"window: board {self.name!r} has no window {wanted[:80]!r}",
+            hint=f"its windows: {', '.join(names)}",
+        )
+
+    def place(self, window: Window) -> Placed:
+        """A window of this board, with what its numbers mean."""
+        definition = self.definition
+        assert definition is not None
+        for sliding in self.slidings:
+            if sliding.name == window.name:
+                span_ms = (sliding.buckets + 1) * sliding.counted.series.span_ms
+                scale = scale_of(definition, window, span_ms)
+                return Placed(self, sliding.counted, window, scale, None)
+        counted = next(c for c in self.counted if c.series.name == window.name and c.shown)
+        return _placed(self, counted, window)
+
+
+def _placed(board: Board, counted: Counted, window: Window) -> Placed:
+    assert board.definition is not None
+    series = counted.series
+    expires_ms = None
+    if series.keep_ms is not None:
+        expires_ms = window.end_ms + series.grace_ms + series.keep_ms
+    scale = scale_of(board.definition, window, series.span_ms)
+    return Placed(board, counted, window, scale, expires_ms)
+
+
+def keys_space(board: str, at_ms: int) -> bytes:
+    """The space of a board's facts of entries of a time, not before 1970."""
+    return _keys_space(board, at_ms // FACTS_MS)
+
+
+@lru_cache(4096)
+def _keys_space(board: str, bucket: int) -> bytes:
+    window = KEYS.at(bucket * FACTS_MS)
+    assert window is not None
+    return encode_space(Space(board, 0, NO_SHAPE, window.id))
 
 
 def board_of(name: str, cells: BoardCells) -> Board:
@@ -101,12 +251,11 @@ def _board(
     lost: tuple[Overruled, ...],
 ) -> Board:
     known = content.definition
-    scale = None
-    spaces = {}
+    counted: tuple[Counted, ...] = ()
     if known is not None:
         try:
-            scale = scale_of(known)
-            spaces["all"] = _space(name, generation, known)
+            check_budget(known)
+            counted = _counted(name, generation, known, content.opens)
         except (OutOfRange, Malformed):  # a generation beyond 32 bits has no space
             known = None
     return Board(
@@ -117,11 +266,36 @@ def _board(
         definition=known,
         retired=content.readable and content.definition is None and _is_defined(cells),
         readable=content.readable and known is content.definition,
-        scale=scale,
-        spaces=spaces,
+        counted=counted,
+        slidings=() if known is None else _slidings(known, counted),
+        opens=content.opens,
         overruled=lost,
         cells=cells,
     )
+
+
+def _counted(
+    name: str, generation: int, definition: Definition, opens: Mapping[str, int]
+) -> tuple[Counted, ...]:
+    return tuple(
+        Counted(
+            series,
+            encode_space(Space(name, generation, definitions.shape_of(definition, series), "")),
+            opens.get(series.name, TIME_MS_MIN),
+            shown,
+        )
+        for series, shown in definition.counted()
+    )
+
+
+def _slidings(definition: Definition, counted: tuple[Counted, ...]) -> tuple[Sliding, ...]:
+    found = []
+    for spec in definition.windows:
+        if is_sliding(spec.name):
+            bucket, count = buckets_of(spec)
+            its = next(c for c in counted if c.series.counts_as(series_of(bucket)))
+            found.append(Sliding(spec.name, its, count))
+    return tuple(found)
 
 
 def _overruled(
@@ -131,32 +305,27 @@ def _overruled(
     if content.definition is None or content.definition == winner:
         return ()
     try:
-        space = _space(name, value[0] >> GENERATION_SHIFT, content.definition)
+        counted = _counted(name, value[0] >> GENERATION_SHIFT, content.definition, {})
     except Malformed:
         return ()
     version = value[0] & (2**GENERATION_SHIFT - 1)
-    return (Overruled(name_of(slot), version, content.definition, space),)
+    prefixes = tuple(its.prefix for its in counted)
+    return (Overruled(name_of(slot), version, content.definition, prefixes),)
 
 
 def _is_defined(cells: BoardCells) -> bool:
     return any(slot[0] == Kind.DEFINITION for slot in cells)
 
 
-def _space(name: str, generation: int, definition: Definition) -> bytes:
-    return encode_space(Space(name, generation, definitions.shape_of(definition, "all"), "all"))
-
-
 class Catalog:
     """All boards by name. `with_rows` gives a new catalog; this one never changes."""
 
-    __slots__ = ("_boards", "_by_space")
+    __slots__ = ("_boards", "_placed")
 
     def __init__(self, boards: Mapping[str, Board] | None = None) -> None:
         self._boards = dict(boards or {})
         self._boards.setdefault(COUNTERS, board_of(COUNTERS, {}))
-        self._by_space = {
-            space: board for board in self._boards.values() for space in board.spaces.values()
-        }
+        self._placed: dict[bytes, Placed | None] = {}
 
     def __iter__(self) -> Iterator[Board]:
         """The boards in use, by name; retired and unreadable ones are left out."""
@@ -187,9 +356,28 @@ class Catalog:
             hint = "it was defined by a newer version of the agent: upgrade this one"
         raise NotFound("unknown_board", f"board: {name[:80]!r} is not known here", hint=hint)
 
-    def board_in(self, space: bytes) -> Board | None:
-        """The board in use whose entries are counted in this space now, or None."""
-        return self._by_space.get(space)
+    def placed(self, space: bytes) -> Placed | None:
+        """The window of a board in use whose entries are counted in this space now, or None."""
+        try:
+            return self._placed[space]
+        except KeyError:
+            pass
+        if len(self._placed) >= PLACED_MAX:
+            self._placed.clear()
+        found = self._placed[space] = self._place(space)
+        return found
+
+    def _place(self, space: bytes) -> Placed | None:
+        decoded = None if is_own(space) else decode_space(space)
+        board = None if decoded is None else self._boards.get(decoded.board)
+        if decoded is None or board is None or board.definition is None:
+            return None
+        name = name_of_id(decoded.window)
+        for counted in board.counted:
+            if counted.series.name == name and space.startswith(counted.prefix):
+                window = counted.series.window(decoded.window)
+                return None if window is None else _placed(board, counted, window)
+        return None
 
     def with_rows(self, rows: Iterable[Row]) -> Catalog:
         """The catalog after these changed cells; rows of other spaces are passed over."""

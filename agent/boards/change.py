@@ -8,11 +8,12 @@ two still sees the board whole.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from agent.boards import definition as definitions
 from agent.boards.catalog import GENERATION_SHIFT, Board, Catalog
 from agent.boards.definition import COUNTERS, Definition
+from agent.crdt import hybrid_clock
 from agent.crdt.cell import Key, Value
 from agent.crdt.slot import Kind, slot_of_name, slot_of_one
 from agent.crdt.space import BOARDS_SPACE
@@ -31,8 +32,18 @@ def keys_of(name: str, agent: str) -> tuple[Key, Key]:
     )
 
 
-def next_version(catalog: Catalog, name: str, definition: Definition) -> tuple[int, int] | None:
-    """(generation, version) under which `definition` would be in force; None if it already is.
+class Version(NamedTuple):
+    """Under what a definition would be in force: `opens` as in agent/boards/definition.py."""
+
+    generation: int
+    number: int
+    opens: dict[str, int]
+
+
+def next_version(
+    catalog: Catalog, name: str, definition: Definition, now_ms: int
+) -> Version | None:
+    """What `definition` would be in force under; None if it already is.
 
     Raises:
         Conflict: (`board_conflict`) what the stored numbers depend on would change; or the board
@@ -45,11 +56,11 @@ def next_version(catalog: Catalog, name: str, definition: Definition) -> tuple[i
     if board is None:
         if len(catalog) >= BOARDS_MAX:
             raise TooLarge(f"boards: {BOARDS_MAX} are known, which is the limit")
-        return 0, 1
+        return Version(0, 1, {})
     if board.retired:
-        return board.generation + 1, 1
+        return Version(board.generation + 1, 1, {})
     if board.definition is None and board.readable:  # its definition is still on its way
-        return board.generation, 1
+        return Version(board.generation, 1, {})
     if board.definition is None:
         raise Conflict(
             "board_conflict",
@@ -59,7 +70,8 @@ def next_version(catalog: Catalog, name: str, definition: Definition) -> tuple[i
     if definition == board.definition:
         return None
     definitions.changeable(board.definition, definition, name)
-    return board.generation, board.version + 1
+    opens = definitions.opening(board.definition, dict(board.opens), definition, name, now_ms)
+    return Version(board.generation, board.version + 1, opens)
 
 
 def define(catalog: Catalog, agent: str, name: str, new: Definition, hlc: int) -> Writes:
@@ -71,13 +83,13 @@ def define(catalog: Catalog, agent: str, name: str, new: Definition, hlc: int) -
     Raises:
         Conflict, TooLarge: as `next_version`; nothing is to be written.
     """
-    version = next_version(catalog, name, new)
+    version = next_version(catalog, name, new, hybrid_clock.ms_of(hlc))
     if version is None:
         return []
     board = catalog.find(name)
-    writes = [_definition(board, agent, name, *version, new, hlc)]
+    writes = [_definition(board, agent, name, version, new, hlc)]
     if board is not None and board.retired:
-        writes.append(_generation(name, agent, version[0]))
+        writes.append(_generation(name, agent, version.generation))
     return writes
 
 
@@ -94,7 +106,8 @@ def reset(catalog: Catalog, agent: str, name: str, new: Definition | None, hlc: 
         return [generation]
     if name == COUNTERS:
         raise _built_in()
-    return [_definition(board, agent, name, board.generation + 1, 1, new, hlc), generation]
+    version = Version(board.generation + 1, 1, {})
+    return [_definition(board, agent, name, version, new, hlc), generation]
 
 
 def retire(catalog: Catalog, agent: str, name: str, hlc: int) -> Writes:
@@ -107,7 +120,8 @@ def retire(catalog: Catalog, agent: str, name: str, hlc: int) -> Writes:
     board = catalog.board(name)
     if name == COUNTERS:
         raise _built_in()
-    return [_definition(board, agent, name, board.generation, board.version + 1, None, hlc)]
+    version = Version(board.generation, board.version + 1, {})
+    return [_definition(board, agent, name, version, None, hlc)]
 
 
 def _generation(name: str, agent: str, number: int) -> tuple[Key, Value]:
@@ -118,13 +132,13 @@ def _definition(
     board: Board | None,
     agent: str,
     name: str,
-    generation: int,
-    version: int,
+    version: Version,
     new: Definition | None,
     hlc: int,
 ) -> tuple[Key, Value]:
-    body = definitions.to_body(new, {} if board is None else board.seen())
-    return keys_of(name, agent)[0], ((generation << GENERATION_SHIFT) | version, hlc, body)
+    body = definitions.to_body(new, {} if board is None else board.seen(), version.opens)
+    major = (version.generation << GENERATION_SHIFT) | version.number
+    return keys_of(name, agent)[0], (major, hlc, body)
 
 
 def _built_in() -> Conflict:

@@ -9,17 +9,30 @@ from typing import Any
 import msgspec
 
 from agent.errors import Malformed, OutOfRange
-from agent.limits import AHEAD_MS_MAX, MEMBER_BYTES_MAX, SCORE_MAX, TIME_MS_MAX, TIME_MS_MIN
+from agent.limits import (
+    AHEAD_MS_MAX,
+    KEY_BYTES_MAX,
+    MEMBER_BYTES_MAX,
+    SCORE_MAX,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+)
 
 _RFC_3339 = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
 )
+_UUID_7 = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE
+)
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_ULID = re.compile(f"[0-7][{_CROCKFORD}]{{25}}", re.IGNORECASE)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """One write: `add` on a `sum` board, `score` on a `best` or `latest` one.
+    """One write: `add` on a `sum` or `trend` board, `score` on a `best` or `latest` one, `actor` on
+    a `distinct` (with `present`, by default true) or `unique` one.
 
     `at` is the time of the event (RFC 3339 or ms since 1970); without it, the agent's clock.
     `data` is up to 1 KiB of JSON, shown with the score. Numbers may be written as `236.0`.
@@ -28,6 +41,8 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=F
     member: str
     add: int | float | None = None
     score: int | float | None = None
+    actor: str | None = None
+    present: bool | None = None
     at: int | float | str | None = None
     key: str | None = None
     data: Any = None
@@ -56,6 +71,36 @@ def name_bytes(name: str, field: str = "member") -> bytes:
     if b"\0" in data:
         raise Malformed(f"{field}: holds a NUL character")
     return data
+
+
+def key_bytes(key: str) -> bytes:
+    """The UTF-8 bytes of an idempotency key.
+
+    Raises:
+        Malformed: empty, over 128 bytes, or with an unpaired surrogate.
+    """
+    try:
+        data = key.encode()
+    except UnicodeEncodeError:
+        raise Malformed("key: not valid Unicode (an unpaired surrogate)") from None
+    if not 0 < len(data) <= KEY_BYTES_MAX:
+        raise Malformed(f"key: 1 to {KEY_BYTES_MAX} bytes are needed")
+    return data
+
+
+def time_in(key: str) -> int | None:
+    """The time in a UUIDv7 or a ULID, in ms since 1970; None for other keys.
+
+    RFC 9562, section 5.7; github.com/ulid/spec.
+    """
+    if _UUID_7.fullmatch(key):
+        return int(key.replace("-", "")[:12], 16)
+    if _ULID.fullmatch(key):
+        ms = 0
+        for letter in key[:10].upper():
+            ms = ms * 32 + _CROCKFORD.index(letter)
+        return ms
+    return None
 
 
 def integer(number: int | float, field: str) -> int:
@@ -105,6 +150,23 @@ def time_ms(at: int | float | str, now_ms: int, field: str = "at") -> int:
             f"{field}: {ms - now_ms} ms ahead of this agent's clock, at most {AHEAD_MS_MAX}",
         )
     return ms
+
+
+def settled_ms(entry: Entry, now_ms: int) -> int:
+    """The time of an entry, which may still be refused for it; it gives way to its integer.
+
+    What is loaded for an entry and what counts it go by the same time, in whichever form it came.
+    Without a time of its own it is that of its key, if that holds one, else now.
+    """
+    at = entry.at
+    if at is not None and type(at) is not int:
+        try:
+            at = entry.at = time_ms(at, now_ms)
+        except (Malformed, OutOfRange):
+            return now_ms
+    if at is None and entry.key is not None:
+        at = time_in(entry.key)
+    return at if type(at) is int and TIME_MS_MIN <= at <= TIME_MS_MAX else now_ms
 
 
 def rfc3339(ms: int) -> str:

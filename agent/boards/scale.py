@@ -13,14 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agent.boards.definition import TIMED_TIES, Definition
+from agent.boards.windows import Window, buckets_of, is_sliding, series_of
 from agent.errors import OutOfRange
 
 EXACT_BITS = 53
 TICKS_MS = (1, 1_000, 60_000)
-# The window `all` spans 2000-01-01 to 2063-01-01, so that history can be imported: with the
-# default score range, 25 bits of minutes hold it.
-ALL_START_MS = 946_684_800_000
-ALL_END_MS = 2_934_835_200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +66,43 @@ class Scale:
         return self.epoch_ms + ticks * self.tick_ms
 
 
-def scale_of(definition: Definition) -> Scale:
-    """The scale of a board's window `all`: the finest tick that fits beside the score range.
+def scale_of(definition: Definition, window: Window, span_ms: int) -> Scale:
+    """The scale of one window of a board: the finest tick that fits beside the score range.
+
+    `span_ms` is the longest that a window of its series can be: they all have the same tick.
 
     Raises:
         OutOfRange: (`tie_budget`) no tick fits; the ways out are named.
     """
     low, high = definition.score_range()
     bits = max(abs(low), abs(high)).bit_length()
-    if definition.ties not in TIMED_TIES:
-        return Scale(definition.ties, definition.low, 0, ALL_START_MS, 1)
+    ties = definition.tie_order
+    if ties not in TIMED_TIES:
+        return Scale(ties, definition.low, 0, window.start_ms, 1)
     b = EXACT_BITS - bits
     for tick_ms in TICKS_MS:
-        if (ALL_END_MS - ALL_START_MS) // tick_ms < 2**b:
-            return Scale(definition.ties, definition.low, b, ALL_START_MS, tick_ms)
+        if span_ms // tick_ms < 2**b:
+            return Scale(ties, definition.low, b, window.start_ms, tick_ms)
+    needed = (span_ms // TICKS_MS[-1]).bit_length()
     raise OutOfRange(
         "tie_budget",
         f"score: the range {low}..{high} takes {bits} of 53 bits; the remaining {b} can't tell the"
-        f" times of the window 'all' apart, even in minutes (25 bits are needed)",
-        hint="narrow score.min and score.max to +-(2^28 - 1), or choose ties 'shared' or 'member'",
+        f" times of the window {window.name!r} apart, even in minutes ({needed} bits are needed)",
+        hint=f"narrow score.min and score.max to +-(2^{EXACT_BITS - needed} - 1), or choose ties"
+        " 'shared' or 'member'",
     )
+
+
+def check_budget(definition: Definition) -> None:
+    """Check that each window of a board has a scale.
+
+    Raises:
+        OutOfRange: (`tie_budget`) as `scale_of`.
+    """
+    for spec in definition.windows:
+        window = Window(spec.name, spec.name, 0, 0)
+        if is_sliding(spec.name):
+            bucket, count = buckets_of(spec)
+            scale_of(definition, window, (count + 1) * series_of(bucket).span_ms)
+        else:
+            scale_of(definition, window, series_of(spec).span_ms)

@@ -59,7 +59,10 @@ def fits(row: Row, mark: int) -> bool:
 
 
 def changes_of(
-    rows: Sequence[Row], before: Mapping[Key, Row | None], known: Mapping[Key, int]
+    rows: Sequence[Row],
+    before: Mapping[Key, Row | None],
+    known: Mapping[Key, int],
+    dropped: Sequence[Row] = (),
 ) -> tuple[list[int], dict[int, Change], int]:
     """(each row's fingerprint, the changes by bucket, the change of the root).
 
@@ -67,6 +70,7 @@ def changes_of(
         rows: the new rows of cells, each cell once.
         before: what those cells held; None for new ones.
         known: fingerprints of what they held, where they need not be made again.
+        dropped: cells that cease to exist, as they were.
     """
     prints = [fingerprint(row) for row in rows]
     flips: dict[int, int] = {}
@@ -80,6 +84,10 @@ def changes_of(
         else:
             flip ^= known.get(key) or fingerprint(was)  # noqa: PLW2901 -- the hot path
         flips[bucket] = flips.get(bucket, 0) ^ flip
+    for row in dropped:
+        bucket = bucket_of(row[:3])
+        new[bucket] = new.get(bucket, 0) - 1
+        flips[bucket] = flips.get(bucket, 0) ^ (known.get(row[:3]) or fingerprint(row))
     root = 0
     for flip in flips.values():
         root ^= flip

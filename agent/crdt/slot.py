@@ -64,6 +64,8 @@ KINDS_OF_KEY = frozenset({Kind.FACT, Kind.VOID})
 KINDS_OF_NAME = frozenset(Kind) - KINDS_OF_ONE - KINDS_OF_REPLICA - KINDS_OF_KEY
 
 COUNTER_KINDS = frozenset({Kind.UP, Kind.DOWN})
+# Kinds of which a member's total is kept with every change: see total.py.
+TALLIED_KINDS = COUNTER_KINDS | {Kind.VOID, Kind.FLAG, Kind.RESULT, Kind.RETRACTION, Kind.HLL}
 # The counter slots of a member are neighbours in key order: '+' (2B) to '-' (2D). The byte between
 # them, ',' (2C), is never given to a kind: a range over both must hold nothing else.
 COUNTER_SLOTS_FROM = bytes([Kind.UP])
@@ -98,7 +100,24 @@ def slot_of_name(kind: Kind, name: str) -> bytes:
 def slot_of_key(kind: Kind, key: bytes, inc: int) -> bytes:
     """The slot of an idempotency key as counted by one incarnation."""
     assert kind in KINDS_OF_KEY, kind
-    return bytes([kind]) + len(key).to_bytes(2) + key + inc.to_bytes(8)
+    return prefix_of_key(kind, key) + inc.to_bytes(8)
+
+
+def key_in(slot: bytes) -> tuple[bytes, int]:
+    """The (key, incarnation) in a slot of the form *key*.
+
+    Raises:
+        Malformed: the slot is not of that form.
+    """
+    end = 3 + int.from_bytes(slot[1:3])
+    if len(slot) != end + 8:
+        raise Malformed(f"slot: {len(slot)} bytes are not of the form of a key")
+    return slot[3:end], int.from_bytes(slot[end:])
+
+
+def prefix_of_key(kind: Kind, key: bytes) -> bytes:
+    """What the slots of one key begin with, whichever incarnation counted it."""
+    return kind.to_bytes() + len(key).to_bytes(2) + key
 
 
 def incarnation_of(slot: bytes) -> int:

@@ -85,3 +85,17 @@ BOARDS_SPACE = own_space("~boards")
 
 RING_SPACE = own_space("~ring")
 """Ring members and their incarnations; a member is an agent's name."""
+
+MARKS_SPACE = own_space("~marks")
+"""How far windows and keys are closed, acknowledged and collected; a member is a series."""
+
+BANS_SPACE = own_space("~bans")
+"""Bans; a member is a board's member."""
+
+ERASED_SPACE = own_space("~erased")
+"""Tombstones of erased names; a member is a keyed hash of one."""
+
+
+def is_own(space: bytes) -> bool:
+    """Whether a space is one of the agents' own collections, not a board's."""
+    return space[1:2] == b"~"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 
 from agent import exchange
@@ -151,12 +152,13 @@ class Answering:
             vv = exchange.vector_of(request, view)
             await peers.queue.submit(Merge(name, push, vv))
         me, now_ms = peers.me(), peers.now_ms()
-        times, behind = peers.times(now_ms), peers.behind()
+        times, behind, dropping = peers.times(now_ms), peers.behind(), peers.dropping()
 
         def build(snapshot: exchange.LogSnapshot) -> tuple[exchange.Reply, bytes]:
             reply = exchange.build_reply(
                 snapshot, me, request, view, times, now_ms, self._limits, behind
             )
+            reply = replace(reply, root=0) if dropping else reply
             return reply, wire.pack_reply(reply)
 
         reply, payload = await peers.readers.read(build)

@@ -124,9 +124,11 @@ class Calling:
         peers = self._peers
         me, view, times = peers.me(), peers.view(link.log), peers.times(peers.now_ms())
         number, ring = peers.next_number(), peers.config.ring.name
+        dropping = peers.dropping()
 
         def build(snapshot: exchange.LogSnapshot, view: PeerView = view) -> tuple[Request, bytes]:
             request = exchange.build_request(snapshot, me, link.log, view, times, self._limits)
+            request = replace(request, root=0) if dropping else request
             body = wire.pack_request(request)
             return request, pack_call(Call(Kind.EXCHANGE, ring, number, me, body))
 

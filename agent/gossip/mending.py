@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 import structlog
 
-from agent.crdt import counter
 from agent.crdt.cell import Key, Row
-from agent.crdt.counter import Total
 from agent.crdt.fingerprint import Stored
-from agent.crdt.slot import COUNTER_KINDS
+from agent.crdt.slot import COUNTER_KINDS, Kind
+from agent.crdt.total import Total
 from agent.errors import ExchangeRefused, TallyringError
 from agent.gossip.peers import Peers
 from agent.gossip.ranges import Ranges
@@ -28,6 +27,7 @@ log = structlog.get_logger("tallyring.repair")
 
 MEND_CELLS_MAX = 200  # at a time
 MEND_AGAIN_S = 5.0  # until what could not be mended is tried again
+_TOLD_BY_TOTAL = COUNTER_KINDS | {Kind.VOID}
 
 
 @dataclass(slots=True)
@@ -199,21 +199,17 @@ class Mender:
 
 
 def _look(snapshot: SqliteSnapshot, key: Key) -> _Look | None:
-    """A damaged cell, its member's total as kept, and that of its other counter slots."""
+    """A damaged cell, and what may tell what it held: see agent.store.verdict.from_total."""
     space, member, slot = key
     found = snapshot.cell(key)
     if found is None or whole(Stored(*found, 0)):
         return None
     total = others = None
-    if slot[:1] and slot[0] in COUNTER_KINDS:
+    if slot[:1] and slot[0] in _TOLD_BY_TOTAL:
         kept = snapshot.totals_kept(space, member, member + b"\0")
         total = kept[0][1] if kept else None
         if total is not None:
-            others = counter.total_of(
-                (name[0], value)
-                for name, value in snapshot.slots_of(space, member)
-                if name[0] in COUNTER_KINDS and name != slot
-            )
+            others = snapshot.added_up(space, member, without=slot)
     return Stored(*found, 0), total, others
 
 

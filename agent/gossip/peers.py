@@ -76,6 +76,8 @@ class Peers:
         self.refused: dict[str, int] = {}
         self.alarms: dict[str, str] = {}
         self.joining: dict[str, Joiner] = {}
+        # Whether cells are being dropped here: then the fingerprint of all says nothing.
+        self.dropping: Callable[[], bool] = lambda: False
         self._views: dict[int, PeerView] = {}
         self._number = FIRST_NUMBER
         self._heard = asyncio.Event()

@@ -5,6 +5,7 @@
 -- then steps  command, number of its keys (1 or 2), number of its arguments, the arguments;
 --             their keys are the KEYS after the guards, in order
 -- The step `DROP set key` with the argument `member` unlinks the key if the member is not in the set.
+-- The step `RENAME source target` does nothing where there is no source: its last member may be gone.
 -- Returns 1, or 0 where a guard does not hold.
 local guards = tonumber(ARGV[1])
 local at = 2
@@ -29,7 +30,9 @@ while at <= last do
     end
     key = key + 2
   elseif keys == '2' then
-    redis.call(command, KEYS[key], KEYS[key + 1])
+    if redis.call('EXISTS', KEYS[key]) == 1 then
+      redis.call(command, KEYS[key], KEYS[key + 1])
+    end
     key = key + 2
   else
     redis.call(command, KEYS[key], unpack(ARGV, first, at - 1))

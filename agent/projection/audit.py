@@ -1,23 +1,23 @@
-"""Comparing what SQLite says with what Redis holds, of one board, while both go on changing.
+"""Comparing what SQLite says with what Redis holds, of one window, while both go on changing.
 
 Two passes: over the members in SQLite, and over those in Redis, so that what either side lacks is
 found. A page in which something differs proves nothing yet: the change may be on its way. So what
 differs is looked at again when the watermark has passed the state that it was compared with, and is
 reported only where SQLite said the same before and after, and Redis held something else, twice.
 
-Only the agent that projects can compare: the watermark speaks of its log.
+Only the agent that projects can compare: the watermark speaks of its log. Windows that are computed
+now and then are not compared: they are behind by intention, and are made anew all the time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from agent.boards.catalog import Board
+from agent.boards.catalog import Placed
 from agent.boards.definition import COUNTERS
-from agent.boards.standing import standing_of
 from agent.projection.connection import RankClient
 from agent.projection.keys import (
     TENURE,
@@ -25,12 +25,13 @@ from agent.projection.keys import (
     Watermark,
     board_key,
     counter_key,
+    fits,
     meta_key,
-    meta_of,
+    texts,
     watermark_in,
 )
-from agent.projection.refill import WINDOW
-from agent.projection.source import read_members
+from agent.projection.source import Hides, derivation_of, read_members, read_standings
+from agent.state import State
 from agent.store.readers import Readers
 from agent.store.snapshot import SqliteSnapshot
 
@@ -67,6 +68,7 @@ class Difference:
     """
 
     board: str
+    window: str
     member: bytes
     score: int | None
     expected: Held
@@ -76,12 +78,13 @@ class Difference:
         """One line for an operator."""
         name = self.member.decode(errors="backslashreplace")
         said = "not a member" if self.score is None else f"score {self.score}"
-        return f"{self.board}/{name}: SQLite: {said} {self.expected}, Redis: {self.found}"
+        where = f"{self.board}/{self.window}/{name}"
+        return f"{where}: SQLite: {said} {self.expected}, Redis: {self.found}"
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What came of comparing one board.
+    """What came of comparing one window.
 
     members: how many SQLite has.
     differences: the first DIFFERENCES_MAX of `count`.
@@ -90,6 +93,7 @@ class Comparison:
     """
 
     board: str
+    window: str
     members: int = 0
     count: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -97,26 +101,26 @@ class Comparison:
     skipped: str = ""
 
 
-async def compare_board(
+async def compare_window(
     readers: Readers,
     client: RankClient,
-    board: Board,
-    log: int,
+    placed: Placed,
+    state: Callable[[], State],
     *,
     page: int = 1_000,
     settle_s: float = SETTLE_S,
 ) -> Comparison:
-    """Compare a board in use, page by page; nothing is changed.
+    """Compare a window of a board in use, page by page; nothing is changed.
 
     Args:
-        log: the id of this agent's log now.
+        state: this agent's state now: its log is compared, by its bans and erasures.
         page: how many cells, or members of Redis, are compared at a time.
 
     Raises:
         redis.exceptions.RedisError, OSError: Redis does not answer.
     """
-    found = Comparison(board.name)
-    audit = _Audit(readers, client, board, log, settle_s)
+    found = Comparison(placed.board.name, placed.window.id)
+    audit = _Audit(readers, client, placed, state, settle_s)
     found.skipped = await audit.unfit()
     if found.skipped:
         return found
@@ -129,43 +133,63 @@ async def compare_board(
     while cursor != 0:
         cursor, members = await audit.ranked(max(cursor, 0), page)
         await audit.compare(members, found, strangers=True)
-    # A board that began to be filled in the middle: nothing that was found is worth telling.
+    # A window that began to be filled in the middle: nothing that was found is worth telling.
     unfit = await audit.unfit()
-    return Comparison(board.name, skipped=unfit) if unfit else found
+    return Comparison(found.board, found.window, skipped=unfit) if unfit else found
 
 
 class _Audit:
     def __init__(
-        self, readers: Readers, client: RankClient, board: Board, log: int, settle_s: float
+        self,
+        readers: Readers,
+        client: RankClient,
+        placed: Placed,
+        state: Callable[[], State],
+        settle_s: float,
     ) -> None:
         self._readers = readers
         self._client = client
-        self._board = board
-        self._log = log
+        self._placed = placed
+        self._state = state
+        self._log = state().log
         self._settle_s = settle_s
-        self._key = board_key(board.name, WINDOW)
+        self._board = placed.board.name
+        self._key = board_key(self._board, placed.window.id)
 
     async def unfit(self) -> str:
-        """Why this board can't be compared now; empty if it can."""
-        keys = [WATERMARK_KEY, meta_key(self._board.name, WINDOW)]
-        fields, meta = await self._client.hashes(keys)
+        """Why this window can't be compared now; empty if it can."""
+        if derivation_of(self._placed) is not None:
+            return "it is computed now and then, and not compared"
+        keys = [WATERMARK_KEY, meta_key(self._board, self._placed.window.id)]
+        fields, found = await self._client.hashes(keys)
         watermark = watermark_in(fields)
         if watermark is None:
             return "Redis is being filled"
         if watermark.claim.log != self._log:
             return f"agent {watermark.claim.agent!r} projects from another log"
-        texts = {name.decode(): value.decode(errors="replace") for name, value in meta.items()}
-        if texts.pop(TENURE, "") != watermark.tenure or texts != meta_of(self._board):
-            return "the board is being filled"
+        meta = texts(found)
+        if meta.get(TENURE, "") != watermark.tenure or not fits(meta, self._placed):
+            return "the window is being filled"
         return ""
+
+    def _hides(self) -> Hides:
+        """Who is in no set now. Taken before a snapshot, so that what it says is in that."""
+        state = self._state()
+
+        def hides(member: bytes, board: str) -> bool:
+            return state.bans.hides(member, board) or state.erased.closed(member)
+
+        return hides
 
     async def stored(self, after: bytes, page: int) -> tuple[list[bytes], bytes | None]:
         """The next members in SQLite, and where to go on; None at the end."""
-        board = self._board
+        placed, hides = self._placed, self._hides()
         members = await self._readers.read(
-            lambda snapshot: read_members(snapshot, board, after, page, count=False)
+            lambda snapshot: read_members(snapshot, placed, after, page, hides, count=False)
         )
-        return members.scores_and_members[1::2], members.last
+        return [*dict.fromkeys((*members.scores_and_members[1::2], *members.counters[::2]))], (
+            members.last
+        )
 
     async def ranked(self, cursor: int, page: int) -> tuple[int, list[bytes]]:
         """The next members in Redis, and where to go on; 0 at the end."""
@@ -214,17 +238,17 @@ class _Audit:
         into.count += 1
         if len(into.differences) >= DIFFERENCES_MAX:
             return
-        scale = self._board.scale
-        assert scale is not None
         composite = pair[0].composite
-        score = None if composite is None else scale.score_of(composite)
-        into.differences.append(Difference(self._board.name, member, score, *pair))
+        score = None if composite is None else self._placed.scale.score_of(composite)
+        into.differences.append(
+            Difference(self._board, self._placed.window.id, member, score, *pair)
+        )
 
     async def _expected(self, members: Iterable[bytes]) -> tuple[_Sides, int]:
         """What SQLite says of members, and the lsn of that state."""
-        board, wanted = self._board, list(members)
+        placed, wanted, hides = self._placed, list(members), self._hides()
         return await self._readers.read(
-            lambda snapshot: (_expected(snapshot, board, wanted), snapshot.newest_lsn)
+            lambda snapshot: (_expected(snapshot, placed, wanted, hides), snapshot.newest_lsn)
         )
 
     async def _found(self, members: Iterable[bytes]) -> _Sides:
@@ -234,7 +258,7 @@ class _Audit:
             return {}
         scores = await self._client.command("ZMSCORE", self._key, *wanted)
         texts: Sequence[bytes | None] = [None] * len(wanted)
-        if self._board.name == COUNTERS:
+        if self._board == COUNTERS:
             texts = await self._client.command("MGET", *map(counter_key, wanted))
         return {
             name: Held(
@@ -262,18 +286,18 @@ class _Audit:
         return watermark is not None and watermark.claim.log == self._log and watermark.lsn >= lsn
 
 
-def _expected(snapshot: SqliteSnapshot, board: Board, members: Sequence[bytes]) -> _Sides:
+def _expected(
+    snapshot: SqliteSnapshot, placed: Placed, members: Sequence[bytes], hides: Hides
+) -> _Sides:
     """What a state says of each member."""
-    definition, scale = board.definition, board.scale
-    assert definition is not None
-    assert scale is not None
+    scale, board = placed.scale, placed.board.name
     found: dict[bytes, Held] = {}
-    for member in members:
-        standing = standing_of(definition, snapshot.slots_of(board.space, member))
+    standings = read_standings(snapshot, placed, members)
+    for member, standing in zip(members, standings, strict=True):
         if standing is None:
             found[member] = NOTHING
-        else:
-            composite = scale.composite(standing.score, standing.reached_ms)
-            text = str(standing.score) if board.name == COUNTERS else None
-            found[member] = Held(composite, text)
+            continue
+        hidden = hides(member, board)
+        composite = None if hidden else scale.composite(standing.score, standing.reached_ms)
+        found[member] = Held(composite, str(standing.score) if board == COUNTERS else None)
     return found

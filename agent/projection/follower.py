@@ -9,10 +9,14 @@ from functools import partial
 
 import structlog
 
+from agent.config import ProjectionSection
+from agent.projection.derived import Deriving
 from agent.projection.filler import Filler
 from agent.projection.link import Link
+from agent.projection.place import Clock, Included, PlaceId
+from agent.projection.places import Places
 from agent.projection.recent import Recent
-from agent.projection.refill import Places
+from agent.projection.rulings import Rulings
 from agent.projection.scripts import Change
 from agent.projection.source import Changes, changes_of, read_changes
 from agent.projection.status import Counts
@@ -36,81 +40,121 @@ class Log:
     now_ms: Callable[[], int]
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a log is followed.
+
+    touch_s: how often the watermark moves while nothing changes.
+    announce: told when the ranks include more.
+    """
+
+    section: ProjectionSection
+    clock: Clock
+    touch_s: float
+    announce: Callable[[], None]
+
+
 class Follower:
     """Keeps Redis equal to the log, from the watermark that `link` has adopted or begun.
 
     Methods raise what `Link.write` raises; then this follower is void, and another one is made from
     what is found in Redis.
-
-    Args:
-        batch_members_max: scores written by one script call.
-        touch_s: how often the watermark moves while nothing changes.
-        announce: told when the ranks include more.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        log: Log,
-        places: Places,
-        counts: Counts,
-        *,
-        batch_members_max: int,
-        touch_s: float,
-        announce: Callable[[], None],
-    ) -> None:
+    def __init__(self, link: Link, log: Log, places: Places, counts: Counts, terms: Terms) -> None:
         self._link = link
         self._log = log
         self._counts = counts
-        self._batch_members_max = batch_members_max
-        self._touch_s = touch_s
+        self._terms = terms
         self._touched_s = 0.0
-        self._announce = announce
         self._upkeep = Upkeep(link, log.readers, places)
+        self._rulings = Rulings(link, log.readers, places)
+        self._deriving = Deriving(places, terms.clock, terms.section)
         self.places = places
-        self.filler = Filler(link, log.readers, places, counts)
-        # What complete boards include: this version vector, and my log up to this lsn. Boards that
+        self.filler = Filler(
+            link, log.readers, places, counts, self._deriving, terms.clock, self._stored
+        )
+        # What complete windows include: this version vector, and my log up to this lsn. Those that
         # were taken over include the watermark's, and what my log got above another lsn.
         self._vv: Mapping[int, int] = {}
         self._head_lsn = -1
         self._adopted_lsn = link.watermark.lsn
+        self._doubted = False
 
-    def includes(self, board: str, lsn: int | None, stamp: tuple[int, int] | None) -> bool:
-        """Whether a served board's ranks include a write; by its lsn, or by its stamp."""
-        vv, above_lsn = self._vv, -1
-        if not self.places.complete(board):
+    def includes(self, place: PlaceId, lsn: int | None, stamp: tuple[int, int] | None) -> bool:
+        """Whether a served window's ranks include a write; by its lsn, or by its stamp.
+
+        A window without a place has no members, up to where all others are complete.
+        """
+        if self._doubted:
+            return False
+        vv, above_lsn, upto_lsn = self._vv, -1, self._head_lsn
+        found = self.places.find(place)
+        if found is not None and found.derivation is not None:
+            if found.included is not None:
+                vv, upto_lsn = found.included.vv, found.included.lsn
+        elif found is not None and found.filling is not None:
             vv, above_lsn = self._link.watermark.vv, self._adopted_lsn
         if stamp is not None and vv.get(stamp[0], 0) >= stamp[1]:
             return True
-        return lsn is not None and above_lsn < lsn <= self._head_lsn
+        return lsn is not None and above_lsn < lsn <= upto_lsn
 
     def doubt(self) -> None:
         """Redis is not what it was taken for: nothing is known of what it includes."""
-        self._vv, self._head_lsn = {}, -1
+        self._doubted = True
+
+    def _stored(self) -> Included:
+        """What is stored now, and so included in whatever is read from now on."""
+        # The time goes first: what it claims is in the state.
+        now_ms = self._log.now_ms()
+        state = self._log.state()
+        return Included(state.vv, state.lsn, state.as_of(now_ms))
+
+    def _projected(self) -> Included:
+        """What all sets include now."""
+        watermark = self._link.watermark
+        return Included(watermark.vv, watermark.lsn, watermark.as_of)
+
+    def _nonce(self) -> str:
+        return f"{self._link.watermark.batch:x}"
 
     async def repair(self, boards: Iterable[str]) -> None:
-        """Begin to fill boards anew that are served meanwhile."""
-        change, nonce = Change(), f"{self._link.watermark.batch:x}"
+        """Begin to fill all windows of boards anew; they are served meanwhile."""
+        change = Change()
         for name in boards:
-            self.places.refill(name, nonce, change, serve=True)
+            for place in self.places.of(name):
+                self.places.refill(place, self._nonce(), change, serve=True)
         if change:
             await self._link.write(change)
 
     async def look_for_lost(self) -> None:
-        """Look whether the next boards still stand in Redis; fill anew those that do not."""
-        change, nonce = Change(), f"{self._link.watermark.batch:x}"
-        for name in await self._upkeep.lost():
-            if self.places.refill(name, nonce, change, serve=False):
+        """Look whether the next windows still stand in Redis; fill anew those that do not."""
+        change = Change()
+        for place in await self._upkeep.lost():
+            if self.places.refill(place, self._nonce(), change, serve=False):
                 self._counts.lost += 1
-                logger.warning("projection_board_lost", board=name)
+                logger.warning("projection_window_lost", board=place.id[0], window=place.id[1])
         if change:
             await self._link.write(change)
+
+    async def look_at_clock(self) -> bool:
+        """Begin and end the windows whose time has come, and begin to compute what is due.
+
+        Returns whether that was all.
+        """
+        change = Change()
+        done = self.places.look(self._nonce(), change)
+        if change:
+            await self._link.write(change)
+        if not self._link.holding:
+            self._deriving.begin_due(self._nonce(), asyncio.get_running_loop().time())
+        return done
 
     async def catch_up(self) -> bool:
         """Read the log once above the watermark, project it; returns whether that was all."""
         # Both are taken before the snapshot, so what they claim is in it.
         state, now_ms = self._log.state(), self._log.now_ms()
-        after, catalog = self._link.watermark.lsn, self.places.catalog
+        after, catalog = self._link.watermark.lsn, self.places.knowledge.catalog
         recent = self._log.recent.after(after, state.lsn, RECENT_ENTRIES_MAX)
         if recent is not None:
             changes = changes_of(recent, after, state.lsn, state.vv, catalog)
@@ -124,24 +168,26 @@ class Follower:
         """Write what was read, in batches; the last one moves the watermark."""
         places = self.places
         if changes.to == self._link.watermark.lsn:
-            if asyncio.get_running_loop().time() - self._touched_s >= self._touch_s:
+            if asyncio.get_running_loop().time() - self._touched_s >= self._terms.touch_s:
                 await self._write_through(Change(), changes, as_of)
             # The vector may have grown without a row.
             self._vv, self._head_lsn = changes.vv, changes.to
-            self._announce()
+            self._terms.announce()
             return
+        before = self._projected()
+        if changes.own:
+            await self._rulings.follow(changes.own, before)
         change = Change()
-        if changes.definitions:
-            # Members read by an older definition may still be written: the scan, which begins
-            # after this, writes all of them again.
-            change = places.follow(changes.definitions, f"{self._link.watermark.batch:x}")
-        size = self._batch_members_max
+        places.touch(changes.spaces, before, change)
+        size = self._terms.section.batch_members_max
         last = max(0, len(changes.members) - 1) // size * size
         for start in range(0, last, size):
             self._counts.members += places.put(change, changes.members[start : start + size])
             await self._link.write(change)
             change = Change()
         self._counts.members += places.put(change, changes.members[last:])
+        if changes.own:
+            change = await self._rulings.judge(changes.own, before, change)
         await self._write_through(change, changes, as_of)
         self._counts.clamped += changes.clamped
 
@@ -150,15 +196,15 @@ class Follower:
     ) -> None:
         """Write the last of some changes, and what Redis includes with them.
 
-        While boards are served that were taken over, Redis includes no more than it did then.
+        While windows are served that were taken over, Redis includes no more than it did then.
         """
         moved = replace(self._link.next(), lsn=changes.to)
         if changes.head:
             self._touched_s = asyncio.get_running_loop().time()
-        head = changes.head and not self.places.owing
+        head = changes.head and not self.places.turns.owing
         if head:
             moved = replace(moved, vv=changes.vv, as_of=as_of)
         await self._link.write(change, moved, head=head)
         if changes.head:
             self._vv, self._head_lsn = changes.vv, changes.to
-            self._announce()
+            self._terms.announce()

@@ -1,6 +1,6 @@
 """Names and hashes that the projection keeps in Redis. All of them are frozen: tests/unit.
 
-    lb:{s0}:BOARD:WINDOW             sorted set: member -> composite score
+    lb:{s0}:BOARD:WINDOW             sorted set: member -> composite score; WINDOW is a window's id
     lb:{s0}:BOARD:WINDOW:meta        hash: how to decode it (`meta_of`); it is there only while
                                      the sorted set is complete, so without it nothing is served
     lb:{s0}:BOARD:WINDOW:new:NONCE   sorted set that is being filled
@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from agent.boards.catalog import Board
+from agent.boards.catalog import Placed
 from agent.boards.scale import Scale
-from agent.crdt.space import decode_space
+from agent.boards.windows import is_sliding
 
 SHARD = "{s0}"
 WATERMARK_KEY = f"lb:{SHARD}:wm"
@@ -32,13 +32,28 @@ COUNTERS_PATTERN = f"ct:{SHARD}:*"
 COUNTER_PREFIX = f"ct:{SHARD}:".encode()
 
 # What the numbers in Redis mean. Another one in a watermark means: fill everything anew.
-CODE_VERSION = 1
+CODE_VERSION = 2
 
 GUARD_FIELDS = ("ring", "region", "agent", "log", "lsn", "batch")
-META_FIELDS = ("b", "ties", "epoch_ms", "tick_ms", "order", "generation", "shape")
+META_FIELDS = (
+    "b",
+    "ties",
+    "epoch_ms",
+    "tick_ms",
+    "order",
+    "generation",
+    "shape",
+    "window",
+    "start_ms",
+    "end_ms",
+)
+# Of a sliding window these move with its newest bucket, and its numbers mean the same.
+MOVING_FIELDS = ("epoch_ms", "start_ms", "end_ms")
 # Also in a meta, and no part of what the numbers mean: the tenure in which the set was filled.
 TENURE = "tenure"
 NO_TENURE = "-"
+# And where a set is computed now and then: what it includes, while that is less than the watermark.
+AS_OF = "as_of"
 
 Guard: TypeAlias = tuple[str, str, str, str, str, str]
 """What a hash is expected to hold in GUARD_FIELDS; an absent field is an empty string."""
@@ -74,24 +89,45 @@ def sentinel_key(agent: str) -> str:
     return f"tr:{SHARD}:agent:{agent}"
 
 
-def meta_of(board: Board) -> dict[str, str]:
-    """What a board's meta must hold: equal meta, equal meaning of every number in its set.
-
-    The board must be in use.
-    """
-    scale = board.scale
-    space = decode_space(board.space)
-    assert scale is not None
-    assert space is not None
+def meta_of(placed: Placed) -> dict[str, str]:
+    """What a window's meta must hold: equal meta, equal meaning of every number in its set."""
+    scale, window = placed.scale, placed.window
     return {
         "b": str(scale.b),
         "ties": scale.ties,
         "epoch_ms": str(scale.epoch_ms),
         "tick_ms": str(scale.tick_ms),
         "order": "low" if scale.low else "high",
-        "generation": str(board.generation),
-        "shape": space.shape.hex(),
+        "generation": str(placed.board.generation),
+        "shape": placed.counted.prefix[-8:].hex(),  # of a space without a window's id
+        "window": window.id,
+        "start_ms": str(window.start_ms),
+        "end_ms": str(window.end_ms),
     }
+
+
+def fits(meta: Mapping[str, str], placed: Placed) -> bool:
+    """Whether the numbers that a meta describes mean what those of this window have to mean.
+
+    Fields beside META_FIELDS are passed over.
+    """
+    moving = MOVING_FIELDS if is_sliding(placed.window.name) else ()
+    return all(
+        meta.get(name) == value for name, value in meta_of(placed).items() if name not in moving
+    )
+
+
+def texts(fields: Fields) -> dict[str, str]:
+    """A hash as text; what is none is shown escaped."""
+    return {
+        name.decode(errors="backslashreplace"): value.decode(errors="backslashreplace")
+        for name, value in fields.items()
+    }
+
+
+def as_of_text(as_of: Mapping[str, int | None]) -> str:
+    """How `as_of` is written, in the watermark and in a meta."""
+    return json.dumps(dict(as_of), sort_keys=True, separators=(",", ":"))
 
 
 def scale_in(meta: Mapping[str, str]) -> Scale:
@@ -107,6 +143,26 @@ def scale_in(meta: Mapping[str, str]) -> Scale:
         epoch_ms=int(meta["epoch_ms"]),
         tick_ms=int(meta["tick_ms"]),
     )
+
+
+def as_of_in(text: str) -> dict[str, int | None]:
+    """What `as_of_text` has written; nothing is known where it is not of that form."""
+    try:
+        return {str(region): ms for region, ms in json.loads(text).items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def places_in(key: bytes) -> list[tuple[str, str]]:
+    """The (board, window) whose key this may be: a sorted set, a meta, or a set being filled."""
+    name = key.decode(errors="backslashreplace").removeprefix(f"lb:{SHARD}:")
+    board, _, window = name.partition(":")
+    found = [window]
+    if window.endswith(":meta"):
+        found.append(window.removesuffix(":meta"))
+    if ":new:" in window:
+        found.append(window.rpartition(":new:")[0])
+    return [(board, each) for each in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +218,7 @@ class Watermark:
         vv = {f"{inc:x}": seq for inc, seq in self.vv.items()}
         return {
             "vv": json.dumps(vv, sort_keys=True, separators=(",", ":")),
-            "as_of": json.dumps(dict(self.as_of), sort_keys=True, separators=(",", ":")),
+            AS_OF: as_of_text(self.as_of),
         }
 
     def fields(self) -> dict[str, str]:

@@ -18,15 +18,18 @@ from typing import NoReturn, assert_never
 import structlog
 from redis.exceptions import RedisError
 
+from agent.boards.catalog import Placed
+from agent.boards.windows import is_sliding
 from agent.committer import Commit
 from agent.config import Config
 from agent.projection.beginning import Beginning
 from agent.projection.connection import RankClient
 from agent.projection.decision import Follow, Rebuild, Refuse, TakeOver, Wait, decide
-from agent.projection.follower import Follower, Log
+from agent.projection.follower import Follower, Log, Terms
 from agent.projection.keys import Claim
 from agent.projection.lease import Patience
 from agent.projection.link import RENEWALS, Link, Moved
+from agent.projection.place import Clock, PlaceId
 from agent.projection.recent import Recent
 from agent.projection.sentinel import restore_sentinel
 from agent.projection.status import BoardState, Counts, Phase, Status
@@ -49,6 +52,7 @@ class Projector:
         state: the agent's durable state now.
         client: used by the projector alone.
         now_ms: the system's clock, in ms since 1970: for leases and for `as_of`.
+        board_now_ms: the time that windows go by; the system's clock where it is not given.
         identity: the id of the agent's log and the number of its boot, for its sentinel; without
             it, none is written.
     """
@@ -61,6 +65,7 @@ class Projector:
         client: RankClient,
         now_ms: Callable[[], int],
         *,
+        board_now_ms: Callable[[], int] | None = None,
         identity: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         self._config = config
@@ -74,14 +79,11 @@ class Projector:
         self._look_at_s = 0.0
         self._counts = Counts()
         self._link = Link(client, lease_s, now_ms, self._announce)
-        self._beginning = Beginning(
-            self._link,
-            self._log,
-            self._counts,
-            batch_members_max=config.projection.batch_members_max,
-            touch_s=self._look_s,
-            announce=self._announce,
-        )
+        # With a clock of their own, windows end at times that Redis does not know.
+        system = config.agent.clock == "system" and not config.agent.clock_shift_ms
+        clock = Clock(board_now_ms or now_ms, expiring=system)
+        terms = Terms(config.projection, clock, self._look_s, self._announce)
+        self._beginning = Beginning(self._link, self._log, self._counts, terms)
         self._patience = Patience(lease_s)
         self._follower: Follower | None = None
         self._repairs: set[str] = set()
@@ -113,7 +115,8 @@ class Projector:
         behind_s = 0.0
         if self._behind_since_s is not None:
             behind_s = asyncio.get_running_loop().time() - self._behind_since_s
-        fillings = [] if self._follower is None else self._follower.places.fillings()
+        turns = [] if self._follower is None else self._follower.places.turns.fillings()
+        fillings = [filling for filling in turns if not filling.computed]
         totals = [filling.total for filling in fillings]
         known = [total for total in totals if total is not None]
         watermark = None if self._follower is None else self._link.watermark
@@ -123,16 +126,17 @@ class Projector:
             lsn=0 if watermark is None else watermark.lsn,
             as_of={} if watermark is None else watermark.as_of,
             behind_s=behind_s,
-            boards_rebuilding=tuple(filling.board.name for filling in fillings),
+            boards_rebuilding=tuple(sorted({filling.id[0] for filling in fillings})),
             refill_done=sum(filling.members for filling in fillings),
             refill_total=sum(known) if len(known) == len(totals) else None,
             counts=replace(self._counts, batches=self._link.changes),
         )
 
-    def state_of(self, board: str) -> BoardState:
-        """Whether a board's ranks can be read, as far as this agent knows.
+    def state_of(self, board: str, window: str) -> BoardState:
+        """Whether the ranks of a window (by its id) can be read, as far as this agent knows.
 
-        While another agent of the region projects, that is READY: what it holds is in Redis.
+        A window without a place is an empty one. While another agent of the region projects, all
+        are READY: what it holds is in Redis.
         """
         match self._phase:
             case Phase.DOWN | Phase.REFUSED:
@@ -141,38 +145,44 @@ class Projector:
                 return BoardState.READY
             case Phase.FOLLOWING:
                 assert self._follower is not None
-                if self._follower.places.served(board):
+                places = self._follower.places
+                place = places.find((board, window))
+                if place.served if place is not None else places.uses(board):
                     return BoardState.READY
         return BoardState.REBUILDING
 
     async def wait_for(
         self,
         board: str,
+        window: str,
         timeout_s: float,
         *,
         lsn: int | None = None,
         stamp: tuple[int, int] | None = None,
     ) -> bool:
-        """Wait until a write is in the board's ranks; returns whether it is.
+        """Wait until a write is in the ranks of a window (by its id); returns whether it is.
+
+        Of a window that is computed now and then, only the agent that projects can tell.
 
         Args:
             lsn: of the write in *this* agent's log.
             stamp: (incarnation, seq) of the write, which every agent understands. One of the two
                 is enough; of both, whichever is seen first counts.
         """
+        place = (board, window)
         self._waiters += 1
         self._asked.set()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    while not self._includes(board, lsn, stamp):
+                    while not self._includes(place, lsn, stamp):
                         await self._moved.wait()
         finally:
             self._waiters -= 1
-        return self._includes(board, lsn, stamp)
+        return self._includes(place, lsn, stamp)
 
     def repair(self, board: str) -> bool:
-        """Have a board filled anew, soon; it is served meanwhile. `status` shows the progress.
+        """Have all windows of a board filled anew, soon; they are served meanwhile.
 
         Returns whether that is this agent's to do: it is not while another one projects.
         """
@@ -182,20 +192,38 @@ class Projector:
         self._woken.set()
         return True
 
+    def windows(self, board: str) -> list[Placed]:
+        """The windows of a board that follow the log here; none while this agent does not."""
+        if self._follower is None:
+            return []
+        places = self._follower.places.of(board)
+        return [place.placed for place in places if place.derivation is None]
+
     def rebuild(self) -> bool:
         """As `repair`, of all boards."""
         if self._phase != Phase.FOLLOWING or self._follower is None:
             return False
-        self._repairs.update(self._follower.places.names())
+        self._repairs.update(name for name, _ in self._follower.places.ids())
         self._woken.set()
         return True
 
-    def _includes(self, board: str, lsn: int | None, stamp: tuple[int, int] | None) -> bool:
-        if self.state_of(board) != BoardState.READY:
+    def _includes(self, place: PlaceId, lsn: int | None, stamp: tuple[int, int] | None) -> bool:
+        if self.state_of(*place) != BoardState.READY:
             return False
         if self._phase == Phase.WAITING:
+            if self._is_computed(*place):
+                return False
             return stamp is not None and self._vv.get(stamp[0], 0) >= stamp[1]
-        return self._follower is not None and self._follower.includes(board, lsn, stamp)
+        return self._follower is not None and self._follower.includes(place, lsn, stamp)
+
+    def _is_computed(self, board: str, window: str) -> bool:
+        found = self._log.state().catalog.find(board)
+        trend = (
+            found is not None
+            and found.definition is not None
+            and (found.definition.rule == "trend")
+        )
+        return trend or is_sliding(window)
 
     # --- the loop --------------------------------------------------------------------------
 
@@ -289,6 +317,7 @@ class Projector:
             if self._due():
                 await self._restore_sentinel()
                 await follower.look_for_lost()
+            busy = not await follower.look_at_clock() or busy
             busy = await follower.filler.fill() or busy
             if self._phase == Phase.REBUILDING and not self._link.holding:
                 self._enter(Phase.FOLLOWING)

@@ -1,4 +1,4 @@
--- A part of one board, with everything needed to read it, in one atomic look.
+-- A part of one window of a board, with everything needed to read it, in one atomic look.
 --
 -- KEYS     watermark, sorted set, meta
 -- ARGV[1]  a member, whose neighbourhood is wanted, or '' for a page
@@ -8,7 +8,8 @@
 -- better than it (ties `shared` only), its members and scores in turn}; only the first two where either
 -- is missing; position -1 where the member is not there.
 local wm = redis.call('HMGET', KEYS[1], 'ring', 'region', 'agent', 'log', 'lsn', 'as_of')
-local meta = redis.call('HMGET', KEYS[3], 'b', 'ties', 'epoch_ms', 'tick_ms', 'order', 'generation', 'shape')
+local meta = redis.call('HMGET', KEYS[3], 'b', 'ties', 'epoch_ms', 'tick_ms', 'order', 'generation', 'shape',
+  'window', 'start_ms', 'end_ms', 'as_of')
 if not wm[1] or not meta[1] then
   return {wm, meta}
 end

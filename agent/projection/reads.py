@@ -14,14 +14,24 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from agent.boards.catalog import Board
+from agent.boards.catalog import Placed
 from agent.boards.scale import Scale
 from agent.config import Config
 from agent.errors import Unavailable
 from agent.projection.connection import RankClient
-from agent.projection.keys import META_FIELDS, WATERMARK_KEY, board_key, meta_key, meta_of, scale_in
-from agent.projection.refill import WINDOW
-from agent.projection.scripts import RANKS
+from agent.projection.keys import (
+    AS_OF,
+    META_FIELDS,
+    WATERMARK_KEY,
+    as_of_in,
+    board_key,
+    fits,
+    meta_key,
+    scale_in,
+)
+from agent.projection.scripts import RANKS, Part, Script
+from agent.store.readers import Readers
+from agent.store.snapshot import SqliteSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +53,12 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A part of a board at one moment.
+    """A part of a window at one moment.
 
-    total: how many members the board has.
+    total: how many members it has.
     lsn, as_of: what the whole view includes; `as_of` by region, in ms since 1970, None where
-        nothing is known of a region yet.
+        nothing is known of a region yet. The lsn is that of all windows, also where a window that
+        is computed now and then is behind: its `as_of` says so.
     """
 
     entries: tuple[Ranked, ...]
@@ -70,35 +81,67 @@ class MemberView:
     as_of: Mapping[str, int | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a script saw of a window at one moment, as `View`; `scale` decodes its numbers.
+
+    rest: what the script returned behind watermark and meta; empty where the window is.
+    """
+
+    lsn: int
+    as_of: Mapping[str, int | None]
+    scale: Scale
+    rest: Sequence[Any]
+
+
 class Ranks:
     """Reads ranks from Redis.
 
     All methods raise `Unavailable`: `rank_store_down` where Redis does not answer, `rebuilding`
-    where it does not hold the board as it is defined now.
+    where it does not hold the window as its board is defined now. A window that has no place in
+    Redis as nothing was ever counted in it is an empty one.
+
+    Args:
+        readers: of the agent's file, which says whether anything was; without it, every window
+            that has no place is `rebuilding`.
     """
 
-    def __init__(self, config: Config, client: RankClient) -> None:
+    def __init__(self, config: Config, client: RankClient, readers: Readers | None = None) -> None:
         self._config = config
         self._client = client
+        self._readers = readers
 
-    async def page(self, board: Board, offset: int, limit: int) -> View:
+    async def page(self, placed: Placed, offset: int, limit: int) -> View:
         """At most `limit` members after the best `offset`, best first."""
-        return await self._view(board, "", offset, limit)
+        return await self._view(placed, "", offset, limit)
 
-    async def size(self, board: Board) -> View:
+    async def size(self, placed: Placed) -> View:
         """No entries, but how many there are."""
-        return await self._view(board, "", 0, 0)
+        return await self._view(placed, "", 0, 0)
 
-    async def member(self, board: Board, member: str, neighbors: int) -> MemberView:
+    async def member(self, placed: Placed, member: str, neighbors: int) -> MemberView:
         """A member, with up to `neighbors` others on each side. `member` is not empty."""
-        view = await self._view(board, member, 0, neighbors)
+        view = await self._view(placed, member, 0, neighbors)
         entry = next((entry for entry in view.entries if entry.member == member), None)
         return MemberView(entry, view.entries, view.total, view.lsn, view.as_of)
 
-    async def _view(self, board: Board, member: str, offset: int, limit: int) -> View:
-        keys = (WATERMARK_KEY, board_key(board.name, WINDOW), meta_key(board.name, WINDOW))
+    async def _view(self, placed: Placed, member: str, offset: int, limit: int) -> View:
+        look = await self.look(RANKS, placed, (member.encode(), offset, limit))
+        if not look.rest:
+            return View((), 0, look.lsn, look.as_of)
+        total, first, better, flat = look.rest
+        entries = ranked(look.scale, first, better, flat)
+        return View(entries, total, look.lsn, look.as_of)
+
+    async def look(self, script: Script, placed: Placed, arguments: Sequence[Part]) -> Look:
+        """Run a script on a window's watermark, sorted set and meta, and say what that is worth.
+
+        It returns watermark and meta fields first, as ranks.lua does, and no more without them.
+        """
+        name, window = placed.board.name, placed.window.id
+        keys = (WATERMARK_KEY, board_key(name, window), meta_key(name, window))
         try:
-            found = await RANKS.call(self._client, keys, (member.encode(), offset, limit))
+            found = await script.call(self._client, keys, arguments)
         except (RedisError, OSError) as error:
             raise Unavailable(
                 "rank_store_down",
@@ -106,9 +149,31 @@ class Ranks:
                 hint="writes go on; ranks are back as soon as it is",
             ) from error
         lsn, as_of = self._included(found[0])
-        scale = _scale(board, found[1])
-        total, first, better, flat = found[2:]
-        return View(_ranked(scale, first, better, flat), total, lsn, as_of)
+        meta = {
+            field: value.decode()
+            for field, value in zip((*META_FIELDS, AS_OF), found[1], strict=True)
+            if value is not None
+        }
+        if not meta and await self._is_empty(placed):
+            return Look(lsn, as_of, placed.scale, ())
+        scale = _scale(placed, meta)
+        if AS_OF in meta:
+            as_of = as_of_in(meta[AS_OF])
+        return Look(lsn, as_of, scale, found[2:])
+
+    async def _is_empty(self, placed: Placed) -> bool:
+        """Whether nothing was ever counted in a window, as far as the agent's file knows."""
+        if self._readers is None:
+            return False
+        counted, window = placed.counted, placed.window
+        single = window.name == counted.series.name
+        start = placed.space if single else counted.prefix
+
+        def spaces(snapshot: SqliteSnapshot) -> list[bytes]:
+            return snapshot.spaces_of(start)
+
+        found = await self._readers.read(spaces)
+        return start not in found if single else not found
 
     def _included(self, fields: Sequence[bytes | None]) -> tuple[int, Mapping[str, int | None]]:
         """The lsn and as_of of a watermark that may be served."""
@@ -124,15 +189,12 @@ class Ranks:
             raise _rebuilding("the watermark in the rank store can't be read") from None
 
 
-def _scale(board: Board, fields: Sequence[bytes | None]) -> Scale:
+def _scale(placed: Placed, meta: Mapping[str, str]) -> Scale:
     """The scale of the numbers in Redis, where they are those of the board as it is now."""
-    meta = {
-        name: field.decode()
-        for name, field in zip(META_FIELDS, fields, strict=True)
-        if field is not None
-    }
-    if meta != meta_of(board):
-        raise _rebuilding(f"board {board.name!r} is being filled")
+    if not fits(meta, placed):
+        raise _rebuilding(
+            f"window {placed.window.id!r} of board {placed.board.name!r} is being filled"
+        )
     return scale_in(meta)
 
 
@@ -142,7 +204,7 @@ def _rebuilding(detail: str) -> Unavailable:
     )
 
 
-def _ranked(scale: Scale, first: int, better: int, flat: Sequence[Any]) -> tuple[Ranked, ...]:
+def ranked(scale: Scale, first: int, better: int, flat: Sequence[Any]) -> tuple[Ranked, ...]:
     """The entries of a page that begins at position `first`, counted from 0."""
     shared = scale.ties == "shared"
     limit = scale.score_limit

@@ -12,13 +12,14 @@ from itertools import islice
 
 from agent.committer import Commit
 from agent.crdt.cell import Row
-from agent.crdt.counter import Total
-from agent.crdt.slot import COUNTER_KINDS
+from agent.crdt.slot import TALLIED_KINDS
+from agent.crdt.space import is_own
+from agent.crdt.total import Total
 
 ROWS_MAX = 20_000  # about 10 MB, and a second or two of a busy agent's changes
 
 Entry = tuple[int, Row, Total | None]
-"""(lsn, row, its member's total where it is a counter slot), as of its commit."""
+"""(lsn, row, its member's total where the row is of a tallied kind), as of its commit."""
 
 
 class Recent:
@@ -35,9 +36,15 @@ class Recent:
         for first_lsn, outcome in commit.outcomes:
             if self._entries and self._entries[-1][0] != first_lsn - 1:
                 self._entries.clear()
+            totals = outcome.totals
             for lsn, row in enumerate(outcome.rows, first_lsn):
-                counts = row.slot[0] in COUNTER_KINDS
-                self._entries.append((lsn, row, outcome.totals[row[:2]] if counts else None))
+                if row[2][0] in TALLIED_KINDS and not is_own(row[0]):
+                    if row[:2] not in totals:  # the log says what its member adds up to
+                        self._entries.clear()
+                        continue
+                    self._entries.append((lsn, row, totals[row[:2]]))
+                else:
+                    self._entries.append((lsn, row, None))
         if len(self._entries) > ROWS_MAX:
             self._entries.clear()
 

@@ -21,6 +21,8 @@ Part: TypeAlias = str | bytes | int
 
 # Lua's `unpack` puts a step's arguments on a stack of 8,000.
 STEP_ARGUMENTS_MAX = 4_000
+# Of one call, where they are many and each is small: Redis does about a million a second.
+STEPS_MAX = 1_000
 
 
 class Script:
@@ -59,6 +61,11 @@ class Change:
         """Whether there is any step."""
         return bool(self._arguments)
 
+    @property
+    def full(self) -> bool:
+        """Whether it is time to make this change, and go on with another one."""
+        return len(self._keys) >= STEPS_MAX
+
     def add(self, key: str, scores_and_members: Sequence[bytes]) -> None:
         """Set members' scores: score, member, score, member, and so on."""
         for start in range(0, len(scores_and_members), STEP_ARGUMENTS_MAX):
@@ -83,8 +90,23 @@ class Change:
         self._keys.append(key)
         self._arguments += ("UNLINK", 1, 0)
 
+    def remove(self, key: str, member: bytes) -> None:
+        """Take a member out of a sorted set; without its last member there is no set."""
+        self._keys.append(key)
+        self._arguments += ("ZREM", 1, 1, member)
+
+    def expire(self, key: str, at_ms: int) -> None:
+        """Have a key, if it is there, removed at a time, in ms since 1970."""
+        self._keys.append(key)
+        self._arguments += ("PEXPIREAT", 1, 1, at_ms)
+
+    def persist(self, key: str) -> None:
+        """Have a key stay until it is removed."""
+        self._keys.append(key)
+        self._arguments += ("PERSIST", 1, 0)
+
     def move(self, source: str, target: str) -> None:
-        """Rename an existing key to one that does not exist."""
+        """Rename a key, if it is there, to one that does not exist."""
         self._keys += (source, target)
         self._arguments += ("RENAME", 2, 0)
 

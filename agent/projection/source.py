@@ -6,42 +6,44 @@ one read are written does not matter, and writing one twice does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, assert_never
+from typing import Literal, NamedTuple, TypeAlias
 
-from agent.boards.catalog import Board, Catalog
+from agent.boards.catalog import Catalog, Placed
 from agent.boards.definition import COUNTERS, Definition
 from agent.boards.standing import (
     Standing,
+    is_register,
+    kinds_of,
     standing_of,
-    standing_of_best,
-    standing_of_latest,
+    standing_of_register,
+    standing_of_total,
 )
 from agent.boards.tally import MemberKey
-from agent.crdt import counter
 from agent.crdt.cell import Row
-from agent.crdt.counter import Total
 from agent.crdt.slot import Kind
-from agent.crdt.space import BOARDS_SPACE
+from agent.crdt.total import Total, contribution
 from agent.exchange import VersionVector
+from agent.projection.knowledge import FOLLOWED
 from agent.store.snapshot import SqliteSnapshot
 
-_KINDS = {
-    "sum": frozenset({Kind.UP, Kind.DOWN}),
-    "best": frozenset({Kind.BEST}),
-    "latest": frozenset({Kind.LATEST}),
-}
 TOTAL_MEMBERS_MAX = 10_000_000  # a count for display stops here
+
+Hides: TypeAlias = Callable[[bytes, str], bool]
+"""Whether a (member, board) is in no set: banned or erased."""
 
 
 class Projected(NamedTuple):
-    """One member as Redis should hold it. `lsn` is that of a change that made it due."""
+    """One member as Redis should hold it. `lsn` is that of a change that made it due.
+
+    composite: its score in the set; None: it has none, and is not in it.
+    """
 
     lsn: int
     space: bytes
     member: bytes
-    composite: bytes
+    composite: bytes | None
     score: int
 
 
@@ -50,13 +52,15 @@ class Changes:
     """What changed after an lsn, as of one snapshot.
 
     members: each once, ordered by lsn.
-    definitions: the changed cells of boards.
+    own: the changed cells of boards, bans, marks and erasures.
+    spaces: all boards' spaces in which anything changed.
     to: everything up to it is covered.
     head: nothing lies above `to`; only then `vv` may be claimed.
     """
 
     members: list[Projected]
-    definitions: list[Row]
+    own: list[Row]
+    spaces: frozenset[bytes]
     to: int
     head: bool
     vv: Mapping[int, int]
@@ -75,20 +79,17 @@ class Members:
     scores_and_members: list[bytes]
     counters: list[bytes]
     last: bytes | None
-    clamped: int
-    total: int | None
+    clamped: int = 0
+    total: int | None = None
 
 
-class _SeesBoards(Protocol):
-    """A state from which a catalog can be read."""
+class _Line(NamedTuple):
+    """How the cells of one space count."""
 
-    def rows_in(self, space: bytes) -> list[Row]:
-        """All rows of one of the agents' own spaces."""
-
-
-def read_catalog(snapshot: _SeesBoards) -> Catalog:
-    """The catalog of a snapshot."""
-    return Catalog().with_rows(snapshot.rows_in(BOARDS_SPACE))
+    placed: Placed
+    definition: Definition
+    kinds: frozenset[Kind]
+    register: bool
 
 
 def read_changes(snapshot: SqliteSnapshot, after: int, limit: int, catalog: Catalog) -> Changes:
@@ -113,86 +114,179 @@ def changes_of(
     """What log entries above the lsn `after` change in Redis, by the boards of a catalog.
 
     Members of spaces that `catalog` does not have in force are left out: they are either of a past
-    generation, or of a board whose definition comes later in the log and then fills the board.
+    generation, or of a board whose definition comes later in the log and then fills the board. So
+    are those of windows that are made of others, and of buckets that are no window.
 
     Args:
-        entries: (lsn, row, the member's total where the row is a counter slot), in order.
+        entries: (lsn, row, the member's total where the row is of a tallied kind), in order.
         newest_lsn, vv: of the state that the entries lead to; if they reach it they are at head.
     """
-    standings: dict[MemberKey, tuple[int, Board, Standing]] = {}
-    definitions: list[Row] = []
+    found: dict[MemberKey, tuple[int, _Line, Standing | None]] = {}
+    lines: dict[bytes, _Line | None] = {}
+    own: list[Row] = []
     to = after
     for lsn, row, total in entries:
         to = lsn
-        if row.space == BOARDS_SPACE:
-            definitions.append(row)
+        space = row[0]
+        if space not in lines:
+            if space in FOLLOWED:
+                own.append(row)
+                continue
+            lines[space] = _line_of(space, catalog)
+        line = lines[space]
+        if line is None or row[2][0] not in line.kinds:
             continue
-        board = catalog.board_in(row.space)
-        if board is None or board.definition is None:
-            continue
-        standing = _standing(board.definition, row, total)
-        if standing is not None:
-            standings[row[:2]] = (lsn, board, standing)
+        if line.register:
+            standing: Standing | None = standing_of_register(line.definition, row.value)
+        else:
+            standing = standing_of_total(line.definition, total)
+        found[row[:2]] = (lsn, line, standing)
     head = to == newest_lsn
-    members, clamped = _projected(standings)
-    return Changes(members, definitions, to, head, vv if head else {}, clamped)
+    members, clamped = _projected(found)
+    spaces = frozenset(lines)
+    return Changes(members, own, spaces, to, head, vv if head else {}, clamped)
 
 
-def _standing(definition: Definition, row: Row, total: Total | None) -> Standing | None:
-    """Where a changed cell puts its member; None where cells of its kind do not count."""
-    if row.slot[0] not in _KINDS[definition.rule]:
+def _line_of(space: bytes, catalog: Catalog) -> _Line | None:
+    """How the cells of a space count; None where no set follows them by itself."""
+    placed = catalog.placed(space)
+    definition = None if placed is None else placed.board.definition
+    if placed is None or definition is None or definition.rule == "trend":
         return None
-    match definition.rule:
-        case "sum":
-            return None if total is None else Standing(total.score, total.reached_ms)
-        case "best":
-            return standing_of_best(row.value, low=definition.low)
-        case "latest":
-            return standing_of_latest(row.value)
-        case _:
-            assert_never(definition.rule)
+    if not placed.counted.shown:
+        return None
+    return _Line(placed, definition, kinds_of(definition), is_register(definition))
 
 
 def _projected(
-    standings: Mapping[MemberKey, tuple[int, Board, Standing]],
+    found: Mapping[MemberKey, tuple[int, _Line, Standing | None]],
 ) -> tuple[list[Projected], int]:
     members = []
     clamped = 0
-    for key, (lsn, board, standing) in standings.items():
-        scale = board.scale
-        assert scale is not None
-        clamped += abs(standing.score) > scale.score_limit
-        composite = b"%d" % scale.composite(standing.score, standing.reached_ms)
-        members.append(Projected(lsn, *key, composite, standing.score))
+    for key, (lsn, line, standing) in found.items():
+        if standing is None:
+            members.append(Projected(lsn, *key, None, 0))
+            continue
+        scale, score = line.placed.scale, standing.score
+        clamped += abs(score) > scale.score_limit
+        composite = b"%d" % scale.composite(score, standing.reached_ms)
+        members.append(Projected(lsn, *key, composite, score))
     return members, clamped
 
 
+def scanned_by_totals(definition: Definition) -> bool:
+    """Whether a board's members are read from their totals: their cells are too many."""
+    return definition.rule in ("distinct", "unique") or definition.results is not None
+
+
 def read_members(
-    snapshot: SqliteSnapshot, board: Board, after: bytes, cells_max: int, *, count: bool
+    snapshot: SqliteSnapshot,
+    placed: Placed,
+    after: bytes,
+    cells_max: int,
+    hides: Hides,
+    *,
+    count: bool,
 ) -> Members:
-    """The next members of a board in the order of their names, from about `cells_max` cells."""
-    definition, scale = board.definition, board.scale
+    """The next members of a window in the order of their names, from about `cells_max` cells."""
+    definition, scale, space = placed.board.definition, placed.scale, placed.space
     assert definition is not None
-    assert scale is not None
-    total = snapshot.count_members(board.space, TOTAL_MEMBERS_MAX) if count else None
-    found = snapshot.members_after(board.space, after, cells_max)
+    if scanned_by_totals(definition):
+        return _read_totals(snapshot, placed, after, cells_max, hides)
+    total = snapshot.count_members(space, TOTAL_MEMBERS_MAX) if count else None
+    found = snapshot.members_after(space, after, cells_max)
     pairs: list[bytes] = []
     counters: list[bytes] = []
-    limit, composite, counting = scale.score_limit, scale.composite, board.name == COUNTERS
-    sums, kinds = definition.rule == "sum", _KINDS["sum"]
+    name = placed.board.name
+    limit, composite, counting = scale.score_limit, scale.composite, name == COUNTERS
+    kinds = kinds_of(definition) if definition.rule == "sum" else frozenset[Kind]()
     clamped = 0
     for member, slots in found:
         kind = slots[0][0][0]
-        if sums and len(slots) == 1 and kind in kinds:  # the usual case, without a detour
-            score, reached_ms, _, _ = counter.contribution(kind, slots[0][1])
+        if len(slots) == 1 and kind in kinds:  # the usual case, without a detour
+            score, reached_ms, _, _ = contribution(kind, slots[0][1])
         else:
             standing = standing_of(definition, slots)
             if standing is None:
                 continue
             score, reached_ms, _ = standing
+        if counting:  # exact values are no ranks: a ban does nothing to them
+            counters += (member, b"%d" % score)
+        if hides(member, name):
+            continue
         if not -limit <= score <= limit:
             clamped += 1
         pairs += (b"%d" % composite(score, reached_ms), member)
-        if counting:
-            counters += (member, b"%d" % score)
     return Members(pairs, counters, found[-1][0] if found else None, clamped, total)
+
+
+def _read_totals(
+    snapshot: SqliteSnapshot, placed: Placed, after: bytes, limit: int, hides: Hides
+) -> Members:
+    definition = placed.board.definition
+    assert definition is not None
+    found = snapshot.totals_after(placed.space, after, limit)
+    standings = [(member, standing_of_total(definition, total)) for member, total in found]
+    pairs, clamped = scored(placed, standings, hides)
+    return Members(pairs, [], found[-1][0] if found else None, clamped)
+
+
+def scored(
+    placed: Placed, standings: Iterable[tuple[bytes, Standing | None]], hides: Hides
+) -> tuple[list[bytes], int]:
+    """Composite scores and members in turn, as ZADD takes them, and how many were clamped."""
+    scale, board = placed.scale, placed.board.name
+    pairs: list[bytes] = []
+    clamped = 0
+    for member, standing in standings:
+        if standing is None or hides(member, board):
+            continue
+        clamped += abs(standing.score) > scale.score_limit
+        pairs += (b"%d" % scale.composite(standing.score, standing.reached_ms), member)
+    return pairs, clamped
+
+
+def read_standings(
+    snapshot: SqliteSnapshot, placed: Placed, members: Sequence[bytes]
+) -> list[Standing | None]:
+    """What a state says of some members of a window whose members have cells of their own."""
+    definition = placed.board.definition
+    assert definition is not None
+    if is_register(definition):
+        slots = [snapshot.slots_of(placed.space, member) for member in members]
+        return [standing_of(definition, its) for its in slots]
+    keys = [(placed.space, member) for member in members]
+    totals = snapshot.totals_of(keys)
+    return [standing_of_total(definition, totals.get(key)) for key in keys]
+
+
+class Home(NamedTuple):
+    """A window, and a member that belongs there again: see `read_projected`."""
+
+    placed: Placed
+    member: bytes
+
+
+def read_projected(snapshot: SqliteSnapshot, homes: Sequence[Home]) -> list[Projected]:
+    """These members of these windows, as Redis should hold them; those that have no score, too."""
+    found = []
+    for placed, member in homes:
+        (standing,) = read_standings(snapshot, placed, [member])
+        if standing is None:
+            found.append(Projected(0, placed.space, member, None, 0))
+        else:
+            composite = placed.scale.composite(standing.score, standing.reached_ms)
+            found.append(Projected(0, placed.space, member, b"%d" % composite, standing.score))
+    return found
+
+
+Derivation: TypeAlias = Literal["trend", "sliding"]
+
+
+def derivation_of(placed: Placed) -> Derivation | None:
+    """How a window is computed now and then; None where its set follows the log."""
+    definition = placed.board.definition
+    assert definition is not None
+    if definition.rule == "trend":
+        return "trend"
+    return "sliding" if placed.window.name.startswith("last:") else None

@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
 
 class BoardState(StrEnum):
-    """Whether a board's ranks can be read from Redis."""
+    """Whether the ranks of a board's window can be read from Redis."""
 
     READY = "ready"
     REBUILDING = "rebuilding"
@@ -32,9 +32,10 @@ class Counts:
 
     members: scores written while following the log; refilled: written by scans of whole boards.
     clamped: of both, those beyond what a Redis score carries.
-    rebuilds: of everything, begun; refills: of boards, begun, also those of a rebuild.
+    rebuilds: of everything, begun; refills: of windows, begun, also those of a rebuild.
+    computed: windows put in place that are computed now and then: sliding ones and trends.
     take_overs: of what another agent or another log of this agent had projected.
-    lost: boards whose keys were missing in Redis, and which were filled anew for that.
+    lost: windows whose keys were missing in Redis, and which were filled anew for that.
     mismatches: changes refused because the watermark was not what was expected.
     failures: turns that ended with an error of Redis.
     """
@@ -45,6 +46,7 @@ class Counts:
     batches: int = 0
     rebuilds: int = 0
     refills: int = 0
+    computed: int = 0
     take_overs: int = 0
     lost: int = 0
     mismatches: int = 0
@@ -59,8 +61,9 @@ class Status:
     lsn: up to where my log is in Redis; 0 while another agent's is.
     as_of: what Redis includes, by region, ms since 1970.
     behind_s: how long the oldest commit that is not in Redis has waited; 0 at the head.
-    boards_rebuilding: those that are being filled; some may be served meanwhile (`state_of`).
-    refill_done, refill_total: members of the boards being filled; the total is None until known.
+    boards_rebuilding: those of which a window is being filled; some may be served meanwhile
+        (`state_of`).
+    refill_done, refill_total: members of the windows being filled; the total is None until known.
     """
 
     phase: Phase

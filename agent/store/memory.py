@@ -12,12 +12,11 @@ from dataclasses import replace
 from itertools import islice
 
 from agent.boards.catalog import Catalog
-from agent.boards.tally import MemberKey
-from agent.crdt import counter
+from agent.boards.tally import MemberKey, SlotGroup
 from agent.crdt.cell import Key, Row, Value
-from agent.crdt.counter import Total
 from agent.crdt.fingerprint import BUCKETS, Stored, bucket_of, fingerprint, fits
-from agent.crdt.slot import COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.crdt.space import is_own
+from agent.crdt.total import Total, total_of
 from agent.errors import DamagedCell, StoreError
 from agent.exchange import Boot, Reading
 from agent.membership import Ring
@@ -84,12 +83,27 @@ class MemoryStore:
         """How many cells are stored."""
         return len(self._rows)
 
-    def load(self, cells: Iterable[Key], members: Iterable[MemberKey]) -> WorkingSet:
-        """The wanted cells and totals; None for those never written."""
-        return WorkingSet(
-            {key: self._checked(key) for key in cells},
-            {key: self._totals.get(key) for key in members},
-        )
+    def load(
+        self,
+        cells: Iterable[Key],
+        members: Iterable[MemberKey],
+        groups: Iterable[SlotGroup] = (),
+    ) -> WorkingSet:
+        """The wanted cells, totals and groups; None for those never written."""
+        found = {key: self._checked(key) for key in cells}
+        found_groups: dict[SlotGroup, tuple[Row, ...]] = dict.fromkeys(groups, ())
+        slots: dict[MemberKey, list[bytes]] = {group[:2]: [] for group in found_groups}
+        if slots:
+            for key in self._rows:
+                if key[:2] in slots:
+                    slots[key[:2]].append(key[2])
+        for group in found_groups:
+            of_group = sorted(slot for slot in slots[group[:2]] if slot.startswith(group[2]))
+            rows = {(*group[:2], slot): self._checked((*group[:2], slot)) for slot in of_group}
+            found.update(rows)
+            found_groups[group] = tuple([row for row in rows.values() if row is not None])
+        totals = {key: self._totals.get(key) for key in members}
+        return WorkingSet(found, totals, groups=found_groups)
 
     def _checked(self, key: Key) -> Row | None:
         row = self._rows.get(key)
@@ -101,13 +115,23 @@ class MemoryStore:
         """Make an outcome durable."""
         assert before.lsn == self._state.lsn
         assert new_cells == sum(row[:3] not in self._rows for row in outcome.rows)
+        for row in outcome.dropped:
+            for kept in (self._rows, self._lsns, self._prints):
+                kept.pop(row[:3], None)
         for lsn, row in enumerate(outcome.rows, before.lsn + 1):
             key = row[:3]
             self._rows[key] = row
             self._lsns.pop(key, None)
             self._lsns[key] = lsn
             self._prints[key] = outcome.prints[lsn - before.lsn - 1]
-        self._totals.update(outcome.totals)
+        for member, total in outcome.totals.items():
+            if total is None:
+                self._totals.pop(member, None)
+            else:
+                self._totals[member] = total
+        if outcome.dropped:
+            held = {key[0] for key in self._rows}
+            self._totals = {key: total for key, total in self._totals.items() if key[0] in held}
         self._state = outcome.state
 
     def mend(self, rows: Sequence[Row], correction: Correction | None = None) -> int:
@@ -123,13 +147,16 @@ class MemoryStore:
             if flips is None:
                 continue
             changed += 1
-            state = self._state
+            state, one = self._state, [row]
             self._state = replace(
                 state,
                 lsn=state.lsn + 1,
                 root=state.root ^ flips,
-                catalog=state.catalog.with_rows([row]),
-                ring=state.ring.with_rows([row]),
+                catalog=state.catalog.with_rows(one),
+                ring=state.ring.with_rows(one),
+                marks=state.marks.with_rows(one),
+                bans=state.bans.with_rows(one),
+                erased=state.erased.with_rows(one),
             )
             self._rows[key] = row
             self._prints[key] = mark
@@ -139,8 +166,10 @@ class MemoryStore:
             if total is not None:
                 self._totals[row[:2]] = total
         if correction is not None:
-            root = self._state.root ^ correction.flips
-            self._state = replace(self._state, root=root)
+            state = self._state
+            self._state = replace(
+                state, root=state.root ^ correction.flips, facts=state.facts + correction.facts
+            )
         return changed
 
     def snapshot(self) -> MemorySnapshot:
@@ -178,6 +207,11 @@ class MemorySnapshot:
         """The fingerprint of all cells."""
         return self._state.root
 
+    @property
+    def facts(self) -> int:
+        """How many facts there are, as kept with each change."""
+        return self._state.facts
+
     def read_to(self, log: int) -> int | None:
         """How far another agent's log was read; None where nothing of it was."""
         reading = self._state.cursors.get(log)
@@ -186,6 +220,18 @@ class MemorySnapshot:
     def spaces(self) -> list[bytes]:
         """All spaces, in the order of their bytes."""
         return sorted({key[0] for key in self._rows})
+
+    def spaces_of(self, prefix: bytes) -> list[bytes]:
+        """The spaces that begin with `prefix`, in the order of their bytes."""
+        return [space for space in self.spaces() if space.startswith(prefix)]
+
+    def space_after(self, space: bytes) -> bytes | None:
+        """The next space in the order of their bytes."""
+        return next((known for known in self.spaces() if known > space), None)
+
+    def collects(self, space: bytes) -> bool:
+        """Whether a mark says that a space is collected: what is left of it is being dropped."""
+        return self._state.marks.collects(space)
 
     def cells_after(
         self, space: bytes, member: bytes, slot: bytes, limit: int
@@ -233,15 +279,25 @@ class MemorySnapshot:
         """All cells of one member, as (slot, value)."""
         return [(row.slot, row.value) for row in self.rows_in(space) if row.member == member]
 
+    def slots_from(
+        self, space: bytes, member: bytes, prefix: bytes, after: bytes, limit: int
+    ) -> list[tuple[bytes, Value]]:
+        """The next of a member's cells whose slots begin with `prefix`: see SqliteSnapshot."""
+        found = self.slots_of(space, member)
+        return [cell for cell in found if cell[0].startswith(prefix) and cell[0] > after][:limit]
+
+    def keys_in(self, space: bytes, limit: int) -> list[Key]:
+        """The first cells of a space, of whole members where possible: see SqliteSnapshot."""
+        keys = sorted(key for key in self._rows if key[0] == space)[:limit]
+        if len(keys) < limit:
+            return keys
+        return [key for key in keys if key[1] != keys[-1][1]] or keys
+
     def totals_of(self, members: Iterable[MemberKey]) -> dict[MemberKey, Total]:
-        """The totals of those members that have counter slots, added up anew."""
+        """The totals of those members of boards that have tallied cells, added up anew."""
         found = {}
         for key in members:
-            total = counter.total_of(
-                (slot[0], value)
-                for slot, value in self.slots_of(*key)
-                if COUNTER_SLOTS_FROM <= slot < COUNTER_SLOTS_BEFORE
-            )
+            total = None if is_own(key[0]) else total_of(self.slots_of(*key))
             if total is not None:
                 found[key] = total
         return found

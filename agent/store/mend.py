@@ -6,23 +6,32 @@ import sqlite3
 
 from agent.crdt.cell import Row, row_of
 from agent.crdt.fingerprint import bucket_of, fingerprint, fits
-from agent.crdt.slot import COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.crdt.slot import TALLIED_KINDS
+from agent.crdt.space import is_own
 from agent.operation import Correction
-from agent.store.snapshot import total_of_member
+from agent.store.adding import add_up
 
 # SQLite has no XOR; of two integers it is what one of them has and not both.
 FLIP = "UPDATE buckets SET print = ~(print & ?1) & (print | ?1), cells = cells + ?2 WHERE id = ?3"
+
+
+_TALLIED = ", ".join(f"x'{kind:02x}'" for kind in sorted(TALLIED_KINDS))
+_ANY_TALLIED = (
+    "SELECT slot FROM cells WHERE space = ? AND member = ?"  # noqa: S608 -- constants
+    f" AND substr(slot, 1, 1) IN ({_TALLIED}) LIMIT 1"
+)
 
 
 def flips_of(row: Row, before: tuple[Row, int] | None) -> int | None:
     """What putting a row in the place of what stands there adds to the sums; None: it must not.
 
     Args:
-        before: the row that stands there, and the fingerprint stored beside it.
+        before: the row that stands there, and the fingerprint stored beside it; None where the
+            damaged cell was dropped meanwhile, which it stays.
     """
-    mark = fingerprint(row)
     if before is None:
-        return mark
+        return None
+    mark = fingerprint(row)
     stands, stored = before
     if fits(stands, stored) and stands.value >= row.value:
         return None  # another write was faster: the cell is whole again, and greater
@@ -47,17 +56,18 @@ def mend_cell(db: sqlite3.Connection, space: int, row: Row) -> bool:
     if flips is None:
         return False
     db.execute(
-        "UPDATE state SET lsn = lsn + 1, log_entries = log_entries + 1, cells = cells + ?1,"
-        " root = ~(root & ?2) & (root | ?2)",
-        (int(before is None), flips),
+        "UPDATE state SET lsn = lsn + 1, log_entries = log_entries + 1,"
+        " root = ~(root & ?1) & (root | ?1)",
+        (flips,),
     )
     lsn = db.execute("SELECT lsn FROM state").fetchone()[0]
     db.execute(
         "REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (space, *row[1:], lsn, mark)
     )
     db.execute("INSERT INTO log VALUES (?, ?, ?, ?)", (lsn, *key))
-    db.execute(FLIP, (flips, int(before is None), bucket_of(row.key)))
-    add_up(db, space, row.member, lsn)
+    db.execute(FLIP, (flips, 0, bucket_of(row.key)))
+    if row.slot[0] in TALLIED_KINDS and not is_own(row.space):
+        _add_up(db, space, row.member, lsn)
     return True
 
 
@@ -68,8 +78,9 @@ def correct(db: sqlite3.Connection, ids: dict[bytes, int], correction: Correctio
     """
     db.executemany(FLIP, [(*change, bucket) for bucket, change in correction.buckets.items()])
     db.execute(
-        "UPDATE state SET cells = cells + ?1, root = ~(root & ?2) & (root | ?2)",
-        (correction.cells, correction.flips),
+        "UPDATE state SET cells = cells + ?1, root = ~(root & ?2) & (root | ?2),"
+        " facts = facts + ?3",
+        (correction.cells, correction.flips, correction.facts),
     )
     for space, member in correction.members:
         if space in ids:
@@ -77,13 +88,10 @@ def correct(db: sqlite3.Connection, ids: dict[bytes, int], correction: Correctio
 
 
 def _tell(db: sqlite3.Connection, space: int, member: bytes) -> None:
-    """Add up a member's total anew, and move one of its counter slots to the end of the log."""
+    """Add up a member's total anew, and move one of its tallied cells to the end of the log."""
     lsn = db.execute("SELECT lsn + 1 FROM state").fetchone()[0]
-    add_up(db, space, member, lsn)
-    slot = db.execute(
-        "SELECT slot FROM cells WHERE space = ? AND member = ? AND slot >= ? AND slot < ? LIMIT 1",
-        (space, member, COUNTER_SLOTS_FROM, COUNTER_SLOTS_BEFORE),
-    ).fetchone()
+    _add_up(db, space, member, lsn)
+    slot = db.execute(_ANY_TALLIED, (space, member)).fetchone()
     if slot is None:
         return
     key = (space, member, slot[0])
@@ -92,9 +100,9 @@ def _tell(db: sqlite3.Connection, space: int, member: bytes) -> None:
     db.execute("INSERT INTO log VALUES (?, ?, ?, ?)", (lsn, *key))
 
 
-def add_up(db: sqlite3.Connection, space: int, member: bytes, lsn: int) -> None:
-    """Add up a member's total anew from its counter slots."""
+def _add_up(db: sqlite3.Connection, space: int, member: bytes, lsn: int) -> None:
+    """Put a member's total right, from all of its cells."""
     db.execute("DELETE FROM totals WHERE space = ? AND member = ?", (space, member))
-    total = total_of_member(db, space, member)
+    total = add_up(db, space, member)
     if total is not None and total.slots > 1:
         db.execute("INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?, ?)", (space, member, *total, lsn))

@@ -3,24 +3,31 @@
 One read transaction over everything, at a bounded pace. What it finds is a difference to what was
 kept in the same transaction. It is corrected by adding that difference: sums by XOR and by plus do
 not mind what was changed meanwhile.
+
+Totals are compared in spaces of boards that are not collected: of a collected one members may be
+dropped in part, and nobody asks for their totals any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from agent.boards.tally import MemberKey
-from agent.crdt import counter
-from agent.crdt.counter import Total
+from agent.crdt.cell import Row
 from agent.crdt.fingerprint import BUCKETS, Change, Stored, bucket_of
-from agent.crdt.slot import COUNTER_KINDS
+from agent.crdt.slot import TALLIED_KINDS, Kind
+from agent.crdt.space import is_own
+from agent.crdt.total import Total
 from agent.operation import Correction
+from agent.store.adding import Adding
 from agent.store.scrub import START, whole
 from agent.store.snapshot import SqliteSnapshot
 
 PAGE_CELLS = 2_000
+_FACT = bytes([Kind.FACT])
 MEMBERS_MAX = 10_000  # whose totals are corrected at a time; more are found by the next recount
 
 
@@ -33,7 +40,7 @@ class WrongSum(NamedTuple):
 
 
 class WrongTotal(NamedTuple):
-    """A member whose total is not that of its counter slots."""
+    """A member whose total is not what its cells add up to."""
 
     member: MemberKey
     kept: Total | None
@@ -44,11 +51,11 @@ class WrongTotal(NamedTuple):
 class Recount:
     """What a recount found.
 
-    cells: how many there are.
+    cells, facts: how many there are.
     damaged: those that do not fit their fingerprint. The sums can't be corrected before they are
         mended: of their buckets and members nothing is said.
     flips: by how much the root is wrong.
-    missing: by how much the number of cells is wrong.
+    missing, missing_facts: by how much the numbers of cells and of facts are wrong.
     """
 
     cells: int = 0
@@ -57,9 +64,11 @@ class Recount:
     totals: list[WrongTotal] = field(default_factory=list)
     flips: int = 0
     missing: int = 0
+    missing_facts: int = 0
+    facts: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.sums or self.totals or self.flips or self.missing)
+        return bool(self.sums or self.totals or self.flips or self.missing or self.missing_facts)
 
     def correction(self) -> Correction:
         """What puts the sums right."""
@@ -70,6 +79,7 @@ class Recount:
             },
             flips=self.flips,
             cells=self.missing,
+            facts=self.missing_facts,
             members=tuple(wrong.member for wrong in self.totals),
         )
 
@@ -89,7 +99,51 @@ def recount(snapshot: SqliteSnapshot, pause: Callable[[int], None]) -> Recount:
     if not found.damaged:
         found.flips = root ^ snapshot.root
         found.missing = found.cells - snapshot.cells_kept
+        found.missing_facts = found.facts - snapshot.facts
     return found
+
+
+class _Members:
+    """The totals of a space's members, as far as it was read: those of whole members at a time."""
+
+    def __init__(self, snapshot: SqliteSnapshot, space: bytes) -> None:
+        self._snapshot = snapshot
+        self._space = space
+        self._retracted = partial(snapshot.retracted, space)
+        self._counted: dict[bytes, Adding] = {}
+        self._damaged: set[bytes] = set()
+        self._done = b""
+
+    def add(self, row: Row) -> None:
+        """Add a cell to its member's total."""
+        if row.slot[0] not in TALLIED_KINDS:
+            return
+        adding = self._counted.get(row.member)
+        if adding is None:
+            adding = self._counted[row.member] = Adding(row.member, self._retracted)
+        adding.add(row.slot, row.value)
+
+    def pass_over(self, member: bytes) -> None:
+        """Say nothing of a member: one of its cells is damaged."""
+        self._damaged.add(member)
+
+    def compare(self, found: Recount, upto: bytes | None) -> None:
+        """Compare the totals of the next members, up to before one that may go on, or to the end.
+
+        What was added up of them is forgotten.
+        """
+        kept = dict(self._snapshot.totals_kept(self._space, self._done, upto))
+        last = None if upto is None else self._counted.pop(upto, None)
+        for name in sorted(self._counted.keys() | kept.keys()):
+            total = self._counted[name].total() if name in self._counted else None
+            expected = total if total is not None and total.slots > 1 else None
+            right = kept.get(name) == expected
+            if not right and name not in self._damaged and len(found.totals) < MEMBERS_MAX:
+                found.totals.append(WrongTotal((self._space, name), kept.get(name), total))
+        self._counted = {} if upto is None or last is None else {upto: last}
+        if upto is not None:
+            self._done = upto
+            self._damaged &= {upto}
 
 
 def _count_space(
@@ -100,59 +154,34 @@ def _count_space(
     pause: Callable[[int], None],
 ) -> None:
     """Add a space's cells to the sums, and compare its members' totals."""
-    after, done = START, b""
-    carried: dict[bytes, Total] = {}  # the last member of a page may go on in the next
-    damaged: set[bytes] = set()
+    members = None
+    if not is_own(space) and not snapshot.collects(space):
+        members = _Members(snapshot, space)
+    after = START
     while True:
         page = snapshot.stored_after(space, after, None, PAGE_CELLS)
         for cell in page:
-            _count(cell, sums, found, carried, damaged)
+            _count(cell, sums, found, members)
         end = len(page) < PAGE_CELLS
         after = after if end else page[-1].row[1:3]
-        last = None if end else after[0]
-        whole = {name: total for name, total in carried.items() if name != last}
-        _compare_totals(snapshot, space, (done, last), whole, damaged, found)
-        carried = {} if last is None or last not in carried else {last: carried[last]}
-        done = done if last is None else last
+        if members is not None:  # the last member of a page may go on in the next
+            members.compare(found, None if end else after[0])
         pause(len(page))
         if end:
             return
 
 
-def _count(
-    cell: Stored,
-    sums: list[list[int]],
-    found: Recount,
-    totals: dict[bytes, Total],
-    damaged: set[bytes],
-) -> None:
+def _count(cell: Stored, sums: list[list[int]], found: Recount, members: _Members | None) -> None:
     row = cell.row
     found.cells += 1
+    found.facts += row.slot[:1] == _FACT
     if not whole(cell):
         found.damaged.append(cell)
-        damaged.add(row.member)
+        if members is not None:
+            members.pass_over(row.member)
         return
     bucket = sums[bucket_of(row.key)]
     bucket[0] ^= cell.mark
     bucket[1] += 1
-    if row.slot[0] in COUNTER_KINDS:
-        part = counter.contribution(row.slot[0], row.value)
-        totals[row.member] = counter.combine(totals.get(row.member), part)
-
-
-def _compare_totals(
-    snapshot: SqliteSnapshot,
-    space: bytes,
-    span: tuple[bytes, bytes | None],
-    counted: dict[bytes, Total],
-    damaged: set[bytes],
-    found: Recount,
-) -> None:
-    """Compare the totals of the members from one (which was left open) up to before another."""
-    kept = dict(snapshot.totals_kept(space, *span))
-    for name in sorted(counted.keys() | kept.keys()):
-        total = counted.get(name)
-        expected = total if total is not None and total.slots > 1 else None
-        right = kept.get(name) == expected
-        if not right and name not in damaged and len(found.totals) < MEMBERS_MAX:
-            found.totals.append(WrongTotal((space, name), kept.get(name), total))
+    if members is not None:
+        members.add(row)

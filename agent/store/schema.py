@@ -5,7 +5,7 @@
     cells    the replicated state, by key; lsn = the local change that made this value,
              print = its fingerprint, so that a value that decays is found
     log      lsn -> cell key, append-only; an entry whose lsn is no longer its cell's is superseded
-    totals   (space, member) -> score, for members with two or more counter slots
+    totals   (space, member) -> score, for members whose score is more than one counter slot
     vv       version vector: incarnation -> seq
     seen     incarnation -> the greatest seq of any row that was here, claimed or not
     fences   incarnation -> its newest process that was heard of
@@ -118,6 +118,20 @@ def identity_and_fingerprints(db: sqlite_utils.Database) -> None:
     connection.execute("UPDATE state SET root = ?", (root,))
 
 
+# Older versions stored cells of kinds that they did not know, too.
+THIRD_VERSION = """
+ALTER TABLE state ADD COLUMN facts INTEGER NOT NULL DEFAULT 0;
+UPDATE state SET facts = (SELECT count(*) FROM cells WHERE substr(slot, 1, 1) = x'46')
+"""
+
+
+@migrations()
+def windows_and_facts(db: sqlite_utils.Database) -> None:
+    """How many facts are stored: at a bound of them, entries with keys are refused."""
+    for statement in THIRD_VERSION.split(";"):
+        db.execute(statement)
+
+
 def open_writer(path: Path) -> sqlite3.Connection:
     """The one connection that writes. Creates and migrates the file.
 
@@ -136,6 +150,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit = {4 * WAL_PAGES * PAGE_BYTES}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            # What was erased is overwritten: no measurable cost in CPU, see docs/adr/0005.
+            connection.execute("PRAGMA secure_delete = ON")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrations.apply(sqlite_utils.Database(connection))
             if what := _misread(connection):
@@ -151,7 +167,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
 # What is read into memory, by its type. A cell has its fingerprint.
 TEXTS = {"state": "burnt", "cursors": "agent"}
 NUMBERS = {
-    "state": "inc log boot nonce clean seq lsn hlc cells log_entries root complete",
+    "state": "inc log boot nonce clean seq lsn hlc cells log_entries root complete facts",
     "spaces": "id",
     "vv": "inc seq",
     "cursors": "log lsn",
@@ -226,7 +242,7 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
     db = sqlite_utils.Database(connection)
     if tables:
         ours = {migration.name for migration in migrations.applied(db)}
-        known = {"cells_log_totals", "identity_and_fingerprints"}
+        known = {"cells_log_totals", "identity_and_fingerprints", "windows_and_facts"}
         if ours - known:
             raise StoreError(
                 f"{path}: was written by a newer version of the agent ({', '.join(ours - known)})"

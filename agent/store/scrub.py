@@ -5,18 +5,20 @@ XOR of its cells' fingerprints, computed anew from their values; where the other
 answers its cells. What differs is often only on its way. It is wrong, and no exchange would mend
 it, where the side that lacks it has read the other's log beyond it (I3 of docs/protocol.md): so
 each side says how far it has read, and each cell whether it lies below that.
+
+A space that is collected at one of the two is passed over: there it goes, and nothing of it is
+taken any more.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 from agent.crdt.cell import Key, Row
 from agent.crdt.fingerprint import Stored, fingerprint, fits
-from agent.exchange import VersionVector, row_bytes
+from agent.exchange import row_bytes
 
 PAGE_CELLS = 500
 PAGE_BYTES_MAX = 512 * 1024  # of the cells in one answer, before compression
@@ -26,21 +28,17 @@ Place: TypeAlias = tuple[bytes, bytes]
 """(member, slot): where in a space."""
 
 
-class CellSnapshot(Protocol):
-    """One consistent state, as far as scrubbing reads it."""
+class PageSnapshot(Protocol):
+    """One consistent state, as far as pages are read from it."""
 
-    @property
-    def vv(self) -> VersionVector:
-        """The version vector of this state."""
+    def space_after(self, space: bytes) -> bytes | None:
+        """The next space in the order of their bytes."""
 
-    def spaces(self) -> list[bytes]:
-        """All spaces, in the order of their bytes."""
+    def collects(self, space: bytes) -> bool:
+        """Whether a mark says that a space is collected: what is left of it is being dropped."""
 
     def read_to(self, log: int) -> int | None:
         """How far another agent's log was read; None where nothing of it was."""
-
-    def cell(self, key: Key) -> tuple[Row, int] | None:
-        """One cell as it stands, with the fingerprint stored beside it; None where it is not."""
 
     def stored_after(
         self, space: bytes, after: Place, upto: Place | None, limit: int
@@ -56,6 +54,7 @@ class Page:
     sum: the XOR of all fingerprints, as the values make them.
     read_to: how far the peer's log is read.
     following: the next space here; None after the last.
+    collected: the space is collected here.
     """
 
     space: bytes
@@ -66,6 +65,7 @@ class Page:
     sum: int
     read_to: int = 0
     following: bytes | None = None
+    collected: bool = False
 
 
 class Held(NamedTuple):
@@ -79,7 +79,8 @@ class Held(NamedTuple):
 class PageAnswer:
     """What a peer has where another one has a page.
 
-    same: it has the same; then there is nothing else to tell but `following`.
+    same: it has the same, or the space is collected there; then there is nothing else to tell but
+        `following`.
     upto: where its answer ends, if before the end of the page.
     cells: all of its cells there that are not damaged.
     damaged: those that are.
@@ -126,7 +127,7 @@ class Findings:
 
 
 def read_page(
-    snapshot: CellSnapshot,
+    snapshot: PageSnapshot,
     space: bytes,
     after: Place,
     peer_log: int,
@@ -150,15 +151,9 @@ def read_page(
         tuple(damaged),
         total,
         (snapshot.read_to(peer_log) or 0) if peer_log else 0,
-        following(snapshot, space),
+        snapshot.space_after(space),
+        collected=snapshot.collects(space),
     )
-
-
-def following(snapshot: CellSnapshot, space: bytes) -> bytes | None:
-    """The next space in the order of their bytes."""
-    spaces = snapshot.spaces()
-    at = bisect_right(spaces, space)
-    return spaces[at] if at < len(spaces) else None
 
 
 def _examine(cells: Iterable[Stored]) -> tuple[int, list[Stored]]:
@@ -190,7 +185,7 @@ def is_row(row: Row) -> bool:
 
 
 def answer_page(
-    snapshot: CellSnapshot,
+    snapshot: PageSnapshot,
     asked: Page,
     count: int,
     asker_log: int,
@@ -201,9 +196,11 @@ def answer_page(
     `asked.read_to` is how far the asker has read this agent's log, 0 for another log than the
     present one.
     """
+    follows = snapshot.space_after(asked.space)
+    if snapshot.collects(asked.space):
+        return PageAnswer(True, following=follows)
     cells = snapshot.stored_after(asked.space, asked.after, asked.upto, max(limit, count + 1))
     total, damaged = _examine(cells)
-    follows = following(snapshot, asked.space)
     if not damaged and len(cells) == count and total == asked.sum:
         return PageAnswer(True, following=follows)
     kept = _cut(cells, limit)
@@ -237,7 +234,7 @@ def compare(page: Page, answer: PageAnswer | None) -> Findings:
     here = {c.row.key: c for c in page.cells if upto is None or c.row[1:3] <= upto}
     bad = {c.row.key for c in page.damaged}
     found.damaged = [c for c in page.damaged if c.row.key in here]
-    if answer is None or answer.same:
+    if answer is None or answer.same or page.collected:
         return found
     there = {held.row.key: held for held in answer.cells}
     found.damaged_there = [(page.space, *place) for place in answer.damaged]

@@ -5,14 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 
+from agent.boards.marks import Marks, place_of
 from agent.boards.tally import MemberKey
-from agent.crdt import counter
 from agent.crdt.cell import Key, Row, Value, row_of
-from agent.crdt.counter import Total
 from agent.crdt.fingerprint import Stored, fits
-from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.crdt.slot import (
+    COUNTER_KINDS,
+    COUNTER_SLOTS_BEFORE,
+    COUNTER_SLOTS_FROM,
+    TALLIED_KINDS,
+)
+from agent.crdt.space import MARKS_SPACE, is_own
+from agent.crdt.total import Total, contribution, total_of, total_with
 from agent.errors import DamagedCell
 from agent.exchange import Reading
+from agent.store.adding import add_up, retracted_in
+from agent.store.lookup import above
 
 # An entry whose lsn is no longer its cell's is superseded: no cell is joined to it.
 _ENTRIES = """
@@ -33,7 +41,22 @@ _CHANGES = (
 )
 _STORED = "SELECT member, slot, major, minor, body, inc, seq, print, lsn FROM cells"
 _KEPT = "SELECT member, score, reached_ms, rose, slots FROM totals"
+_SLOTS = "SELECT slot, major, minor, body FROM cells WHERE space = ? AND member = ?"
 _ROW = "SELECT member, slot, major, minor, body, inc, seq FROM cells"
+
+
+class _Spaces(dict[int, bytes]):
+    """Spaces by their ids, as they are asked for: a part of the log names few of them."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        super().__init__()
+        self._db = db
+
+    def __missing__(self, key: int) -> bytes:
+        found = self._db.execute("SELECT space FROM spaces WHERE id = ?", (key,)).fetchone()
+        space: bytes = found[0]
+        self[key] = space
+        return space
 
 
 class SqliteSnapshot:
@@ -71,7 +94,7 @@ class SqliteSnapshot:
         Raises:
             DamagedCell: a cell does not hold what was written to it: it is never sent.
         """
-        spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
+        spaces = _Spaces(self._db)
         for at, space, *rest, mark in self._db.execute(_LOG, (lsn, limit)):
             if space is None:
                 yield at, None
@@ -79,19 +102,34 @@ class SqliteSnapshot:
                 yield at, checked(row_of((spaces[space], *rest)), mark)
 
     def changes_after(self, lsn: int, limit: int) -> Iterator[tuple[int, Row | None, Total | None]]:
-        """As `log_after`, and for a counter slot the total of its member."""
-        spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
+        """As `log_after`, and for a cell of a tallied kind on a board the total of its member."""
+        spaces = _Spaces(self._db)
         for at, space, *rest in self._db.execute(_CHANGES, (lsn, limit)):
             if space is None:
                 yield at, None, None
                 continue
             row = row_of((spaces[space], *rest[:7]))
-            if rest[7] is not None:
-                yield at, row, counter.total_with((rest[7], rest[8], bool(rest[9]), rest[10]))
-            elif row.slot[0] in COUNTER_KINDS:  # its only counter slot: see total_of_member
-                yield at, row, counter.contribution(row.slot[0], row[3:6])
+            kind = row[2][0]
+            if kind not in TALLIED_KINDS or is_own(row[0]):
+                yield at, row, None
+            elif rest[7] is not None:
+                yield at, row, total_with((rest[7], rest[8], bool(rest[9]), rest[10]))
+            elif kind in COUNTER_KINDS:  # its only tallied cell: see total_of_member
+                yield at, row, contribution(kind, row[3:6])
             else:
                 yield at, row, None
+
+    def entries_after(self, lsn: int, limit: int) -> list[tuple[int, bytes, bytes, bytes]]:
+        """The next log entries above `lsn` as (lsn, space, member, slot), superseded ones too.
+
+        The space is empty where it is not stored any more.
+        """
+        found = self._db.execute(
+            "SELECT l.lsn, ifnull(s.space, x''), l.member, l.slot FROM log AS l"
+            " LEFT JOIN spaces AS s ON s.id = l.space WHERE l.lsn > ? ORDER BY l.lsn LIMIT ?",
+            (lsn, limit),
+        )
+        return found.fetchall()
 
     def _space_id(self, space: bytes) -> int | None:
         found = self._db.execute("SELECT id FROM spaces WHERE space = ?", (space,)).fetchone()
@@ -104,23 +142,59 @@ class SqliteSnapshot:
 
     def slots_of(self, space: bytes, member: bytes) -> list[tuple[bytes, Value]]:
         """All cells of one member, as (slot, value)."""
+        found = self._db.execute(_SLOTS, (self._space_id(space), member))
+        return [(slot, (major, minor, body)) for slot, major, minor, body in found]
+
+    def slots_from(
+        self, space: bytes, member: bytes, prefix: bytes, after: bytes, limit: int
+    ) -> list[tuple[bytes, Value]]:
+        """The next of a member's cells whose slots begin with `prefix`, as (slot, value).
+
+        At most `limit`, in the order of their slots; `after` is the last slot of the page before,
+        or empty.
+        """
         found = self._db.execute(
-            "SELECT slot, major, minor, body FROM cells WHERE space = ? AND member = ?",
-            (self._space_id(space), member),
+            f"{_SLOTS} AND slot {'>' if after else '>='} ? AND slot < ? ORDER BY slot LIMIT ?",
+            (self._space_id(space), member, after or prefix, above(prefix), limit),
         )
         return [(slot, (major, minor, body)) for slot, major, minor, body in found]
 
+    def retracted(self, space: bytes, member: bytes) -> frozenset[bytes]:
+        """Which results of a member are taken back: their slots without the kind."""
+        return retracted_in(self._db, self._space_id(space), member)
+
+    def keys_in(self, space: bytes, limit: int) -> list[Key]:
+        """The first cells of a space: all cells of some members, at most `limit` of them.
+
+        Of a member that has `limit` cells or more, the first ones. Empty only where the space is.
+        """
+        found = self._db.execute(
+            "SELECT member, slot FROM cells WHERE space = ? ORDER BY member, slot LIMIT ?",
+            (self._space_id(space), limit),
+        ).fetchall()
+        keys: list[Key] = [(space, member, slot) for member, slot in found]
+        if len(keys) < limit:
+            return keys
+        last = keys[-1][1]
+        return [key for key in keys if key[1] != last] or keys
+
     def totals_of(self, members: Iterable[MemberKey]) -> dict[MemberKey, Total]:
-        """The totals of those members that have counter slots."""
-        ids = {space: key for key, space in self._db.execute("SELECT id, space FROM spaces")}
+        """The totals of those members of boards that have cells of tallied kinds."""
+        ids: dict[bytes, int | None] = {}
         found = {}
         for key in members:
-            space = ids.get(key[0])
+            if key[0] not in ids:
+                ids[key[0]] = None if is_own(key[0]) else self._space_id(key[0])
+            space = ids[key[0]]
             if space is not None:
                 total = total_of_member(self._db, space, key[1])
                 if total is not None:
                     found[key] = total
         return found
+
+    def added_up(self, space: bytes, member: bytes, without: bytes) -> Total | None:
+        """What all cells of a member but one add up to: not its total as kept."""
+        return add_up(self._db, self._space_id(space), member, without)
 
     def total_checked(self, member: MemberKey) -> Total | None:
         """A member's total; a counter slot that is the total itself is checked before.
@@ -174,6 +248,31 @@ class SqliteSnapshot:
         """All spaces, in the order of their bytes."""
         return [space for (space,) in self._db.execute("SELECT space FROM spaces ORDER BY space")]
 
+    def spaces_of(self, prefix: bytes) -> list[bytes]:
+        """The spaces that begin with `prefix`, in the order of their bytes."""
+        found = self._db.execute(
+            "SELECT space FROM spaces WHERE space >= ? AND space < ? ORDER BY space",
+            (prefix, above(prefix)),
+        )
+        return [space for (space,) in found]
+
+    def space_after(self, space: bytes) -> bytes | None:
+        """The next space in the order of their bytes."""
+        found = self._db.execute("SELECT min(space) FROM spaces WHERE space > ?", (space,))
+        following: bytes | None = found.fetchone()[0]
+        return following
+
+    def collects(self, space: bytes) -> bool:
+        """Whether a mark says that a space is collected: what is left of it is being dropped."""
+        place = place_of(space)
+        if place is None:
+            return False
+        marks = [
+            row_of((MARKS_SPACE, place.series, slot, *value, 0, 0))
+            for slot, value in self.slots_of(MARKS_SPACE, place.series)
+        ]
+        return Marks().with_rows(marks).collects(space)
+
     def cells_after(
         self, space: bytes, member: bytes, slot: bytes, limit: int
     ) -> list[tuple[Row, int]]:
@@ -209,6 +308,23 @@ class SqliteSnapshot:
         )
         return [(name, Total(score, at, bool(rose), n)) for name, score, at, rose, n in found]
 
+    def totals_after(self, space: bytes, member: bytes, limit: int) -> list[tuple[bytes, Total]]:
+        """The next rows of `totals` of a space in the order of their members' names.
+
+        Of counters not every member has one: see agent.crdt.total.Total.
+        """
+        found = self._db.execute(
+            f"{_KEPT} WHERE space = ? AND member > ? ORDER BY member LIMIT ?",
+            (self._space_id(space), member, limit),
+        )
+        return [(name, Total(score, at, bool(rose), n)) for name, score, at, rose, n in found]
+
+    @property
+    def facts(self) -> int:
+        """How many facts there are, as kept with each change."""
+        facts: int = self._db.execute("SELECT facts FROM state").fetchone()[0]
+        return facts
+
     @property
     def cells_kept(self) -> int:
         """How many cells there are, as kept with each change."""
@@ -241,15 +357,18 @@ def checked(row: Row, mark: int) -> Row:
 
 
 def total_of_member(db: sqlite3.Connection, space: int, member: bytes) -> Total | None:
-    """A member's total: its row in `totals`, else what its only counter slot holds."""
+    """A member's total: its row in `totals`, else what its only tallied cell holds.
+
+    That is a counter slot: see agent.crdt.total.Total.
+    """
     row = db.execute(
         "SELECT score, reached_ms, rose, slots FROM totals WHERE space = ? AND member = ?",
         (space, member),
     ).fetchone()
     if row is not None:
         return Total(row[0], row[1], bool(row[2]), row[3])
-    return counter.total_of(
-        (slot[0], (major, minor, b""))
+    return total_of(
+        (slot, (major, minor, b""))
         for slot, major, minor in db.execute(
             "SELECT slot, major, minor FROM cells"
             " WHERE space = ? AND member = ? AND slot >= ? AND slot < ?",

@@ -12,20 +12,29 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from agent.boards.bans import Bans
 from agent.boards.catalog import Catalog
-from agent.boards.tally import MemberKey
-from agent.crdt import counter
+from agent.boards.erasures import Erasures
+from agent.boards.marks import Marks
+from agent.boards.tally import MemberKey, SlotGroup
 from agent.crdt.cell import Key, Row, row_of
-from agent.crdt.counter import Total
 from agent.crdt.slot import COUNTER_KINDS
-from agent.crdt.space import BOARDS_SPACE, RING_SPACE
+from agent.crdt.space import (
+    BANS_SPACE,
+    BOARDS_SPACE,
+    ERASED_SPACE,
+    MARKS_SPACE,
+    RING_SPACE,
+)
+from agent.crdt.total import Total, contribution
 from agent.errors import DamagedCell, StoreError
 from agent.exchange import Boot
 from agent.membership import Ring
 from agent.operation import Correction
 from agent.state import Outcome, State, WorkingSet
+from agent.store.dropping import drop_cells, drop_entries, erases, forget_spaces, prune
 from agent.store.identity import Identity, Life
-from agent.store.lookup import CELLS, SINGLES, TOTALS, look_up
+from agent.store.lookup import CELLS, GROUPS, SINGLES, TOTALS, above, look_up
 from agent.store.mend import FLIP, correct, mend_cell
 from agent.store.schema import damage, is_damage, open_writer
 from agent.store.snapshot import SqliteSnapshot, checked
@@ -35,6 +44,9 @@ from agent.store.snapshot import SqliteSnapshot, checked
 PRUNE_FLOOR_ENTRIES = 10_000
 PRUNE_LOOK_PER_APPEND = 4
 PRUNE_LOOK_MIN = 2_000
+# Entries of the log name members. After cells of an erased one were dropped the whole log is gone
+# through as well, from wherever that stands: twice to its end.
+SWEEPS = 2
 
 
 class SqliteStore:
@@ -51,9 +63,11 @@ class SqliteStore:
         self.path = path
         self.uncertain = False
         self._pruned_to = 0
+        self._next_id = 1
         try:
             self._claim(identity)
             self._remember()
+            self._sweeps = SWEEPS if ERASED_SPACE in self._ids else 0  # it may have been cut short
         except StoreError:
             self._db.close()
             raise
@@ -122,6 +136,7 @@ class SqliteStore:
         """Read what this object keeps of the file: anew after a COMMIT of unknown outcome."""
         self._spaces = dict(self._db.execute("SELECT id, space FROM spaces"))
         self._ids = {space: key for key, space in self._spaces.items()}
+        self._next_id = max(self._next_id, max(self._spaces, default=0) + 1)
         counts = self._db.execute("SELECT cells, log_entries FROM state").fetchone()
         self._cells, self._log_entries = int(counts[0]), int(counts[1])
 
@@ -130,7 +145,8 @@ class SqliteStore:
         self._remember()
         snapshot = SqliteSnapshot(self._db)
         row = self._db.execute(
-            "SELECT agent, inc, log, seq, lsn, hlc, boot, nonce, burnt, root, complete FROM state"
+            "SELECT agent, inc, log, seq, lsn, hlc, boot, nonce, burnt, root, complete, facts"
+            " FROM state"
         ).fetchone()
         return State(
             agent=row[0],
@@ -153,6 +169,10 @@ class SqliteStore:
             },
             root=row[9],
             complete=bool(row[10]),
+            facts=row[11],
+            marks=Marks().with_rows(snapshot.rows_in(MARKS_SPACE)),
+            bans=Bans().with_rows(snapshot.rows_in(BANS_SPACE)),
+            erased=Erasures().with_rows(snapshot.rows_in(ERASED_SPACE)),
         )
 
     def damage(self, error: sqlite3.Error) -> StoreError | None:
@@ -164,8 +184,17 @@ class SqliteStore:
         """How many cells are stored."""
         return self._cells
 
-    def load(self, cells: Iterable[Key], members: Iterable[MemberKey]) -> WorkingSet:
-        """The wanted cells and totals, in a few statements; None for those never written.
+    def load(
+        self,
+        cells: Iterable[Key],
+        members: Iterable[MemberKey],
+        groups: Iterable[SlotGroup] = (),
+    ) -> WorkingSet:
+        """The wanted cells, totals and groups, in a few statements; None for those never written.
+
+        Args:
+            groups: (space, member, prefix) each: all cells of the member whose slots begin with
+                the prefix. They are among the working set's cells as well.
 
         Raises:
             DamagedCell: a cell does not hold what was written to it.
@@ -179,12 +208,12 @@ class SqliteStore:
             if not type(score) is type(reached_ms) is type(slots) is int:  # SQLite takes anything
                 raise DamagedCell((spaces[space], member, b""))
             found_totals[spaces[space], member] = Total(score, reached_ms, bool(rose), slots)
-        # A member without a row in totals has one counter slot at the most: its total is what
-        # that holds, and its other counter slots need no look-up.
+        # A member without a row in totals has one counter slot at the most, and nothing else that
+        # is tallied: its total is what that holds, and its other ones need no look-up.
         singles = [pair for pair in pairs if found_totals[spaces[pair[0]], pair[1]] is None]
         for space, member, slot, *rest, mark in look_up(self._db, SINGLES, singles):
             row = checked(row_of((spaces[space], member, slot, *rest)), mark)
-            found_totals[row[:2]] = counter.contribution(slot[0], row[3:6])
+            found_totals[row[:2]] = contribution(slot[0], row[3:6])
             if row[:3] in found_cells:
                 found_cells[row[:3]] = row
                 prints[row[:3]] = mark
@@ -198,7 +227,18 @@ class SqliteStore:
             row = checked(row_of((spaces[space], member, slot, *rest)), mark)
             found_cells[row[:3]] = row
             prints[row[:3]] = mark
-        return WorkingSet(found_cells, found_totals, prints)
+        found_groups: dict[SlotGroup, tuple[Row, ...]] = dict.fromkeys(groups, ())
+        rows_of: dict[SlotGroup, list[Row]] = {}
+        wanted = [(ids[s], m, first, above(first)) for s, m, first in found_groups if s in ids]
+        wanted.sort()  # neighbours share pages: they are many, and few of their pages are cached
+        for space, member, first, slot, *rest, mark in look_up(self._db, GROUPS, wanted):
+            row = checked(row_of((spaces[space], member, slot, *rest)), mark)
+            rows_of.setdefault((row.space, member, first), []).append(row)
+            found_cells[row[:3]] = row
+            prints[row[:3]] = mark
+        for group, rows in rows_of.items():
+            found_groups[group] = tuple(sorted(rows))
+        return WorkingSet(found_cells, found_totals, prints, found_groups)
 
     def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
         """Make an outcome durable, as one transaction.
@@ -211,29 +251,37 @@ class SqliteStore:
             sqlite3.Error: nothing was changed, unless COMMIT itself failed (`self.uncertain`).
         """
         self.uncertain = False
-        known = len(self._spaces)
-        log_entries, pruned_to = self._log_entries, self._pruned_to
+        counts = self._cells, self._log_entries, self._pruned_to, self._sweeps
+        next_id = self._next_id
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._write(before, outcome, new_cells)
+            forgotten = forget_spaces(self._db, self._ids, outcome) if outcome.dropped else []
             self.uncertain = True
             self._db.execute("COMMIT")
         except BaseException:  # whatever ended the transaction, the counts go back with it
-            self._log_entries, self._pruned_to = log_entries, pruned_to
-            for key in [key for key in self._spaces if key > known]:
+            self._cells, self._log_entries, self._pruned_to, self._sweeps = counts
+            for key in range(next_id, self._next_id):
                 del self._ids[self._spaces.pop(key)]
+            self._next_id = next_id
             with suppress(sqlite3.Error):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                     self.uncertain = False
             raise
         self.uncertain = False
-        self._cells += new_cells
+        for space in forgotten:
+            del self._spaces[self._ids.pop(space)]
 
     def _write(self, before: State, outcome: Outcome, new_cells: int) -> None:
         db, state = self._db, outcome.state
         rows, first = outcome.rows, before.lsn + 1
-        ids = [self._id(row.space) for row in rows]
+        gone = (0, 0)
+        if outcome.dropped:
+            gone = drop_cells(db, self._ids, outcome)
+            self._sweeps = SWEEPS if erases(outcome) else self._sweeps
+        known = self._ids  # numbered from 1
+        ids = [known.get(row.space) or self._id(row.space) for row in rows]
         db.executemany(
             "REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [(ids[i], *row[1:], first + i, outcome.prints[i]) for i, row in enumerate(rows)],
@@ -247,17 +295,24 @@ class SqliteStore:
             [
                 (self._id(space), member, *total, state.lsn)
                 for (space, member), total in outcome.totals.items()
-                if total.slots > 1
+                if total is not None and total.slots > 1
             ],
         )
         db.executemany(FLIP, [(*change, bucket) for bucket, change in outcome.buckets.items()])
         self._write_knowledge(before, state)
-        self._log_entries += len(rows)
-        if self._log_entries - self._cells - new_cells > max(PRUNE_FLOOR_ENTRIES, self._cells):
-            self._prune(max(PRUNE_LOOK_MIN, PRUNE_LOOK_PER_APPEND * len(rows)))
+        self._cells += new_cells - gone[0]
+        self._log_entries += len(rows) - gone[1]
+        if outcome.entries:
+            self._log_entries -= drop_entries(db, outcome.entries)
+        superseded = self._log_entries - self._cells
+        if superseded > max(PRUNE_FLOOR_ENTRIES, self._cells) or self._sweeps:
+            look = max(PRUNE_LOOK_MIN, PRUNE_LOOK_PER_APPEND * len(rows))
+            pruned, self._pruned_to = prune(db, self._pruned_to, look)
+            self._log_entries -= pruned
+            self._sweeps -= self._sweeps > 0 and self._pruned_to == 0
         db.execute(
             "UPDATE state SET inc = ?, log = ?, seq = ?, lsn = ?, hlc = ?, burnt = ?, root = ?,"
-            " complete = ?, cells = ?, log_entries = ?",
+            " complete = ?, facts = ?, cells = ?, log_entries = ?",
             (
                 state.inc,
                 state.log,
@@ -267,7 +322,8 @@ class SqliteStore:
                 state.burnt,
                 state.root,
                 state.complete,
-                self._cells + new_cells,
+                state.facts,
+                self._cells,
                 self._log_entries,
             ),
         )
@@ -303,7 +359,9 @@ class SqliteStore:
         self.uncertain = False
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            changed = sum([mend_cell(self._db, self._id(row.space), row) for row in rows])
+            ids = self._ids
+            known = [row for row in rows if row.space in ids]
+            changed = sum([mend_cell(self._db, ids[row.space], row) for row in known])
             if correction is not None:
                 correct(self._db, self._ids, correction)
             self.uncertain = True
@@ -322,24 +380,12 @@ class SqliteStore:
     def _id(self, space: bytes) -> int:
         known = self._ids.get(space)
         if known is None:
-            known = len(self._ids) + 1
+            known = self._next_id
             self._db.execute("INSERT INTO spaces VALUES (?, ?)", (known, space))
+            self._next_id += 1
             self._ids[space] = known
             self._spaces[known] = space
         return known
-
-    def _prune(self, look: int) -> None:
-        """Look at the next `look` log entries and delete the superseded ones."""
-        looked = self._db.execute(
-            "SELECT l.lsn, c.lsn IS NULL FROM"
-            " (SELECT * FROM log WHERE lsn > ? ORDER BY lsn LIMIT ?) AS l LEFT JOIN cells AS c"
-            " ON c.space = l.space AND c.member = l.member AND c.slot = l.slot AND c.lsn = l.lsn",
-            (self._pruned_to, look),
-        ).fetchall()
-        superseded = [(lsn,) for lsn, gone in looked if gone]
-        self._db.executemany("DELETE FROM log WHERE lsn = ?", superseded)
-        self._log_entries -= len(superseded)
-        self._pruned_to = max(lsn for lsn, _ in looked) if len(looked) == look else 0
 
     def close(self) -> None:
         """Close the file; the WAL is checkpointed into it."""

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from agent.crdt.cell import Key, Row
-from agent.crdt.counter import Total
+from agent.crdt.fact import void
 from agent.crdt.fingerprint import Stored, fingerprint, fits
 from agent.crdt.slot import Kind
+from agent.crdt.total import Total
+from agent.exchange import VersionVector
 from agent.limits import INT64_MAX, INT64_MIN
-from agent.store.scrub import CellSnapshot, is_row
+from agent.store.scrub import is_row
+
+
+class CellSnapshot(Protocol):
+    """One consistent state, as far as single cells are read from it."""
+
+    @property
+    def vv(self) -> VersionVector:
+        """The version vector of this state."""
+
+    def cell(self, key: Key) -> tuple[Row, int] | None:
+        """One cell as it stands, with the fingerprint stored beside it; None where it is not."""
 
 
 class Wanted(NamedTuple):
@@ -68,7 +81,7 @@ def judge(
     """What becomes of a damaged cell.
 
     Args:
-        total, others: the member's total as it is kept, and what its other counter slots add up to.
+        total, others: the member's total as it is kept, and what its other cells add up to.
         answers: by agent, what it has.
         silent: the agents that did not answer.
         decide: do not wait for those.
@@ -134,16 +147,19 @@ def _signed(number: int) -> int:
 
 
 def from_total(cell: Stored, total: Total | None, others: Total | None) -> Row | None:
-    """The counter slot that makes a member's slots add up to its total, if it fits."""
+    """The counter slot or void that makes a member's cells add up to its total, if it fits."""
     row = cell.row._replace(body=b"")
-    if total is None or row.slot[0] not in (Kind.UP, Kind.DOWN):
+    kind = row.slot[0]
+    if total is None or kind not in (Kind.UP, Kind.DOWN, Kind.VOID):
         return None
     rest = total.score - (0 if others is None else others.score)
-    major = rest if row.slot[0] == Kind.UP else -rest
-    if not 0 <= major <= INT64_MAX:
-        return None
-    for minor in (row.minor, total.reached_ms):
+    values = [(-rest if kind == Kind.DOWN else rest, row.minor)]
+    if kind == Kind.VOID:
+        values = [void(-rest)[:2]]
+    else:
+        values.append((values[0][0], total.reached_ms))
+    for major, minor in values:
         candidate = row._replace(major=major, minor=minor)
-        if fits(candidate, cell.mark):
+        if 0 <= major <= INT64_MAX and fits(candidate, cell.mark):
             return candidate
     return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich.table import Table
 
+from agent.boards.definition import Order, Rule, Ties
 from agent.limits import SCORE_MAX
 from cluster.commands.call import Api, Command, CommandError, api_options, segment, some, table
 
@@ -25,12 +26,22 @@ def definition_options(*, required: bool) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         for option in (
+            click.option("--half-life", help="'trend': after this time an entry counts half."),
+            click.option("--key-retention", help="How long keys are remembered, such as 1h."),
+            click.option("--keep-results", is_flag=True, help="Results can be taken back by key."),
+            click.option("--rate", help="Entries of a member in seconds, such as 10/60."),
             click.option("--max", "score_max", type=int, help="Greatest score."),
             click.option("--min", "score_min", type=int, help="Least score."),
-            click.option("--ties", type=click.Choice(["first", "last", "shared", "member"])),
+            click.option(
+                "--window",
+                "windows",
+                multiple=True,
+                help="Such as 'day,zone=Europe/Berlin,grace=10m,keep=8d'; several are possible.",
+            ),
+            click.option("--ties", type=click.Choice(get_args(Ties))),
             click.option("--grow-only", is_flag=True, help="A 'sum' board without negative adds."),
-            click.option("--order", type=click.Choice(["high", "low"])),
-            click.option("--rule", type=click.Choice(["sum", "best", "latest"]), required=required),
+            click.option("--order", type=click.Choice(get_args(Order))),
+            click.option("--rule", type=click.Choice(get_args(Rule)), required=required),
         ):
             command = option(command)
         return command
@@ -39,23 +50,55 @@ def definition_options(*, required: bool) -> Callable[[Command], Command]:
 
 
 def _definition(
+    *,
     rule: str | None,
-    order: str | None,
     grow_only: bool,
-    ties: str | None,
+    windows: tuple[str, ...],
+    rate: str | None,
+    keep_results: bool,
     score_min: int | None,
     score_max: int | None,
+    **plain: str | None,
 ) -> dict[str, Any] | None:
-    definition: dict[str, Any] = {"rule": rule, "order": order, "ties": ties}
+    definition: dict[str, Any] = {"rule": rule, **plain}
     definition["grow_only"] = True if grow_only else None
+    definition["windows"] = [_window(text) for text in windows] or None
+    definition["rate"] = None if rate is None else _rate(rate)
+    definition["results"] = "keep" if keep_results else None
     if (score_min is None) != (score_max is None):
         raise CommandError("--min and --max go together")
     if score_min is not None:
         definition["score"] = {"min": score_min, "max": score_max}
     given = {name: value for name, value in definition.items() if value is not None}
     if given and rule is None:
-        raise CommandError("--rule: missing", "a definition names its rule: sum, best or latest")
+        raise CommandError(
+            "--rule: missing", f"a definition names its rule: {', '.join(get_args(Rule))}"
+        )
     return given or None
+
+
+def _window(text: str) -> dict[str, str]:
+    """A window: its name, then its settings as NAME=VALUE; which there are is for the agent."""
+    name, *settings = text.split(",")
+    window = {"name": name.strip()}
+    for setting in settings:
+        field, equals, value = setting.partition("=")
+        if not equals:
+            raise CommandError(
+                f"--window: {setting!r} is not NAME=VALUE",
+                "for example --window day,zone=Europe/Berlin,keep=8d",
+            )
+        window[field.strip()] = value.strip()
+    return window
+
+
+def _rate(text: str) -> dict[str, int]:
+    entries, _, seconds = text.partition("/")
+    if not entries.isdecimal() or not (seconds or "1").isdecimal():
+        raise CommandError(
+            f"--rate: {text!r} is not ENTRIES/SECONDS", "for example 10/60: ten in a minute"
+        )
+    return {"per_member": int(entries), "per_s": int(seconds or "1")}
 
 
 @board.command("list")
@@ -88,7 +131,8 @@ def show(api: Api, name: str) -> None:
 def define(api: Api, name: str, dry_run: bool, **options: Any) -> None:
     """Define the board NAME in every region, or change it.
 
-    What is left out gets its default: order high, ties first, and a range that goes with the rule.
+    What is left out gets its default: order high, the window 'all', and ties and a range that go
+    with the rule.
     """
     definition = _definition(**options)
     query = {"preview": "true"} if dry_run else {}
@@ -144,14 +188,19 @@ def _would(api: Api, name: str, what: str) -> None:
 
 
 def _boards(boards: list[dict[str, Any]]) -> Table:
-    made = table("board", "rule", "ties", "scores", ">generation")
+    made = table("board", "rule", "windows", "ties", "scores", ">generation")
     for one in boards:
         definition = one["definition"]
         rule = definition["rule"]
         rule += ", low" if definition["order"] == "low" else ""
         rule += ", grows" if definition["grow_only"] else ""
         made.add_row(
-            one["board"], rule, definition["ties"], _range(one["score"]), str(one["generation"])
+            one["board"],
+            rule,
+            ", ".join(window["name"] for window in definition["windows"]),
+            definition["ties"],
+            _range(one["score"]),
+            str(one["generation"]),
         )
     return made
 
@@ -167,9 +216,12 @@ def _one(answer: dict[str, Any]) -> Table:
     made = table("", "", title=answer["board"])
     made.show_header = False
     for name, value in answer["definition"].items():
-        made.add_row(name, value if isinstance(value, str) else json.dumps(value))
-    for name in ("score", "tick_ms", "b", "generation", "version", "written_by"):
+        if name != "windows":
+            made.add_row(name, value if isinstance(value, str) else json.dumps(value))
+    for name in ("score", "generation", "version", "written_by"):
         made.add_row(f"in force: {name}" if name == "score" else name, json.dumps(answer[name]))
+    for defined, now in zip(answer["definition"]["windows"], answer["windows"], strict=True):
+        made.add_row(f"window {defined['name']}", _window_text(defined, now))
     for lost in answer["overruled"]:
         made.add_row(
             f"overruled: by {lost['agent']}",
@@ -177,6 +229,18 @@ def _one(answer: dict[str, Any]) -> Table:
             f" {json.dumps(lost['definition'])}",
         )
     return made
+
+
+def _window_text(defined: dict[str, Any], now: dict[str, Any]) -> str:
+    """A window as it is defined, and the one that is open, in lines."""
+    settings = [f"{name} {value}" for name, value in defined.items() if value and name != "name"]
+    said = [", ".join(settings)]
+    said.append(f"open: {now['window']}" if now["window"] else "none is open")
+    if now["next_reset"]:
+        said.append(f"next reset: {now['next_reset']}")
+    if now["tick_ms"] is not None:
+        said.append(f"times in {now['tick_ms']} ms, {now['b']} bits")
+    return "\n".join(said)
 
 
 def _changed(answer: dict[str, Any], dry_run: bool) -> str:

@@ -1,4 +1,4 @@
-"""The demo as a command: what a person sees of it, and its result as a table or as JSON."""
+"""The demo as a command: what a person sees while it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -20,17 +19,20 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cluster import demo as story
 from cluster import replay
-from cluster.commands.call import CommandError, lag, some, table
-from cluster.demo import Options, Result
+from cluster.clocks import ClockError
+from cluster.commands.call import CommandError, lag
+from cluster.commands.demo_tables import day, document, show
+from cluster.demo import Options
+from cluster.demo_result import Result
+from cluster.departures import EVERY, Departures
 from cluster.local_ring import LocalRing, RingError
-from cluster.probe import Latencies
-from cluster.workload import Departures, InputError, OwnInput, Workload
+from cluster.workload import InputError, OwnInput, Workload
 
 LOOK_S = 0.5
 
 
 @click.command(short_help="Replay real input in three regions, cut a link, check everything.")
-@click.option("--all", "whole_year", is_flag=True, help="All 336,776 departures of the year.")
+@click.option("--all", "whole_year", is_flag=True, help="All 336,776 departures, not one in 12.")
 @click.option("--rows", type=click.IntRange(8), help="Only the first so many rows.")
 @click.option("--keep", is_flag=True, help="Leave the ring up afterwards, until Ctrl-C.")
 @click.option(
@@ -44,7 +46,12 @@ LOOK_S = 0.5
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="With --input: JSON, by board the body of its PUT.",
 )
-@click.option("--seed", default=1, show_default=True, help="Decides which region is cut off.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    help="Decides which region is cut off, and who taps what.",
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -69,7 +76,7 @@ def demo(
     options = Options(_workload(whole_year, rows, input_file, boards), seed, folder)
     try:
         result = run(options, console, keep=keep)
-    except (RingError, replay.ReplayError, aiohttp.ClientError, RedisError) as error:
+    except (RingError, replay.ReplayError, ClockError, aiohttp.ClientError, RedisError) as error:
         raise CommandError(str(error)) from None
     except TimeoutError:
         raise CommandError("the ring did not get ready in time; its agents' logs say why") from None
@@ -86,7 +93,7 @@ def _workload(
     if input_file is None:
         if boards is not None:
             raise CommandError("--boards goes with --input")
-        return Departures(whole_year=whole_year, rows_max=rows)
+        return Departures(every=1 if whole_year else EVERY, rows_max=rows)
     if whole_year or rows is not None:
         raise CommandError("--all and --rows are for the departures, not for --input")
     try:
@@ -101,31 +108,41 @@ def run(options: Options, console: Console, *, keep: bool = False) -> Result:
     """Run the demo, print what happens and the table of its result.
 
     Raises:
-        RingError, ReplayError, aiohttp.ClientError, RedisError, TimeoutError: it could not be
-            run to its end.
+        RingError, ReplayError, ClockError, aiohttp.ClientError, RedisError, TimeoutError: it
+            could not be run to its end.
         asyncio.CancelledError: SIGTERM; everything was stopped.
     """
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),  # a line fits on 80 columns
-        TextColumn("{task.completed:,}/{task.total:,} rows  {task.fields[state]}"),
+        TextColumn("{task.completed:,}/{task.total:,} {task.fields[state]}"),
         TimeElapsedColumn(),
         console=console,
     )
 
     async def watch(progress: replay.Progress, ring: LocalRing) -> None:
-        task = bar.add_task("replay", total=progress.rows_total, state="")
+        task = bar.add_task("replay", total=progress.rows_total, state="rows")
+
+        def state(said: str) -> str:
+            reached = "" if options.workload.pace is None else f"{day(progress.at_ms)}  "
+            return f"rows  {reached}{said}"
+
         async with aiohttp.ClientSession() as session:
             try:
                 while True:
                     lags = [await _lag(session, agent.url) for agent in ring.agents.values()]
                     worst = max((ms for ms in lags if ms is not None), default=None)
-                    state = f"{progress.entries_per_s:,.0f} entries/s  lag {lag(worst)}"
-                    bar.update(task, completed=progress.rows, state=state)
+                    text = state(f"lag {lag(worst)}")
+                    bar.update(task, completed=progress.rows, state=text)
                     await asyncio.sleep(LOOK_S)
             finally:
-                state = f"{progress.entries_per_s:,.0f} entries/s"
-                bar.update(task, completed=progress.rows, state=state)
+                said = state(f"{progress.entries_per_s:,.0f} entries/s")
+                bar.update(task, completed=progress.rows, state=said)
+
+    def told(done: int, total: int) -> None:
+        tasks = [task.id for task in bar.tasks if task.description == "check "]
+        task = tasks[0] if tasks else bar.add_task("check ", total=total, state="windows")
+        bar.update(task, completed=done)
 
     async def linger(ring: LocalRing, result: Result) -> None:
         bar.stop()
@@ -139,7 +156,7 @@ def run(options: Options, console: Console, *, keep: bool = False) -> Result:
         # SIGTERM takes the same way out as Ctrl-C: nothing is left running.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         with bar:
-            return await story.run(options, bar.console.print, watch, linger)
+            return await story.run(options, bar.console.print, watch, linger, told)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(whole())
@@ -166,6 +183,8 @@ async def _stay(ring: LocalRing, options: Options, console: Console) -> None:
         f"curl {first.url}{path} -H 'Content-Type: application/json' -d '{body}'",
         f"curl {last.url}{path}/{member}",
     ]
+    if options.workload.pace is not None:
+        lines.append(f"curl '{last.url}{path}?window=month:2013-12&limit=5'")
     port = last.redis_url.rpartition(":")[2].partition("/")[0]
     read = "zrange" if spec.low else "zrevrange"
     redis = (
@@ -187,100 +206,3 @@ async def _stay(ring: LocalRing, options: Options, console: Console) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
-
-
-def document(result: Result) -> dict[str, Any]:
-    """The result as `--json` prints it. Times in seconds or ms, sizes in bytes, by the name."""
-    cut = result.cut
-    return {
-        "ok": result.good,
-        "regions": list(result.regions),
-        "rows": result.rows,
-        "entries": result.entries,
-        "replay_s": round(result.replay_s, 3),
-        "entries_per_s": round(result.entries / max(result.replay_s, 1e-9)),
-        "cut": {
-            "region": cut.region,
-            "seconds": round(cut.seconds, 3),
-            "rows_written": cut.rows_written,
-            "lag_ms": cut.lag_ms,
-            "refused_connections": cut.refused_connections,
-            "refused_bytes": cut.refused_bytes,
-            "caught_up_s": cut.caught_up_s,
-        },
-        "converged_s": result.converged_s,
-        "visible_ms": {"replaying": _quantiles(result.loaded), "calm": _quantiles(result.calm)},
-        "wire_bytes": result.wire_bytes,
-        "wire_bytes_per_entry": round(result.wire_bytes_per_entry, 2),
-        "cells": result.cells,
-        "resident_bytes": result.resident_bytes,
-        "check": {
-            "equal": result.verdict.equal,
-            "compared": result.verdict.compared,
-            "differences": result.verdict.differences,
-            "first": result.verdict.shown,
-        },
-    }
-
-
-def _quantiles(latencies: Latencies) -> dict[str, Any]:
-    return {
-        "probes": len(latencies.ms),
-        "lost": latencies.lost,
-        "p50": latencies.quantile(0.5),
-        "p99": latencies.quantile(0.99),
-    }
-
-
-def show(result: Result, console: Console) -> None:
-    """Print the result as a table a person can read, and what was wrong."""
-    cut, verdict = result.cut, result.verdict
-    made = table("", "", title="what happened")
-    made.show_header = False
-    made.add_row(
-        "replayed",
-        f"{some(result.rows, 'row')}, {result.entries:,} entries in {result.replay_s:.1f} s"
-        f" = {result.entries / max(result.replay_s, 1e-9):,.0f} entries/s",
-    )
-    if cut.region:
-        made.add_row(
-            f"{cut.region} was cut off",
-            f"for {cut.seconds:.1f} s; took {some(cut.rows_written, 'row')} meanwhile; refused:"
-            f" {some(cut.refused_connections, 'connection')}, {cut.refused_bytes:,} bytes",
-        )
-        made.add_row("caught up after the heal", _seconds(cut.caught_up_s))
-    made.add_row("converged after the last write", _seconds(result.converged_s))
-    for name, latencies in (
-        ("at full load, all on one machine", result.loaded),
-        ("calm", result.calm),
-    ):
-        if latencies.ms or latencies.lost:
-            made.add_row(
-                f"acknowledged to visible elsewhere, {name}",
-                f"p50 {latencies.quantile(0.5) or 0:.0f} ms, p99"
-                f" {latencies.quantile(0.99) or 0:.0f} ms ({some(len(latencies.ms), 'probe')},"
-                f" {latencies.lost} lost)",
-            )
-    made.add_row(
-        "on the wire", f"{result.wire_bytes_per_entry:.1f} bytes per entry and peer, HTTP included"
-    )
-    made.add_row("cells", ", ".join(f"{name} {n:,}" for name, n in result.cells.items()))
-    made.add_row(
-        "memory",
-        ", ".join(f"{name} {n / 2**20:.0f} MiB" for name, n in result.resident_bytes.items()),
-    )
-    equal = "all equal" if verdict.equal else f"{verdict.differences:,} DIFFERENCES"
-    made.add_row("checked", f"{verdict.compared:,} scores and ranks in every region: {equal}")
-    console.print(made, highlight=False)
-    for line in verdict.shown:
-        console.print(f"  {line}", markup=False, highlight=False)
-    if not result.proven:
-        console.print("The cut refused nothing: this run proves nothing about it.")
-    if result.good:
-        console.print("right", style="green")
-    else:
-        console.print("WRONG (--folder DIR keeps the agents' files and logs)", style="red")
-
-
-def _seconds(value: float | None) -> str:
-    return "not in time" if value is None else f"{value:.2f} s"

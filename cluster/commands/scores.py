@@ -19,10 +19,11 @@ NUMBERS = {"ignore_unknown_options": True}
 @click.argument("member")
 @click.argument("amount", type=int)
 @click.option("--at", help="Time of the event: RFC 3339. Default: now.")
+@click.option("--key", help="Counts once, however often and wherever it is sent; with --at.")
 @api_options
-def add(api: Api, board: str, member: str, amount: int, at: str | None) -> None:
-    """Add AMOUNT, which may be negative, to MEMBER on a BOARD with rule 'sum'."""
-    _write(api, board, {"member": member, "add": amount, "at": at})
+def add(api: Api, board: str, member: str, amount: int, at: str | None, key: str | None) -> None:
+    """Add AMOUNT, which may be negative, to MEMBER on a BOARD with rule 'sum' or 'trend'."""
+    _write(api, board, {"member": member, "add": amount, "at": at, "key": key})
 
 
 @click.command(context_settings=NUMBERS, short_help="Submit VALUE for MEMBER on a BOARD.")
@@ -31,8 +32,17 @@ def add(api: Api, board: str, member: str, amount: int, at: str | None) -> None:
 @click.argument("value", type=int)
 @click.option("--at", help="Time of the event: RFC 3339. Default: now.")
 @click.option("--data", help="JSON, up to 1 KiB, shown with the score.")
+@click.option("--key", help="Under which a board that keeps its results keeps it; with --at.")
 @api_options
-def score(api: Api, board: str, member: str, value: int, at: str | None, data: str | None) -> None:
+def score(
+    api: Api,
+    board: str,
+    member: str,
+    value: int,
+    at: str | None,
+    data: str | None,
+    key: str | None,
+) -> None:
     """Submit VALUE for MEMBER on a BOARD with rule 'best' or 'latest'."""
     try:
         parsed = None if data is None else json.loads(data)
@@ -40,7 +50,7 @@ def score(api: Api, board: str, member: str, value: int, at: str | None, data: s
         raise CommandError(
             f"--data: not JSON: {error}", "quote text twice: --data '\"text\"'"
         ) from None
-    _write(api, board, {"member": member, "score": value, "at": at, "data": parsed})
+    _write(api, board, {"member": member, "score": value, "at": at, "data": parsed, "key": key})
 
 
 def _write(api: Api, board: str, entry: dict[str, Any]) -> None:
@@ -49,35 +59,48 @@ def _write(api: Api, board: str, entry: dict[str, Any]) -> None:
     answer = api.send("POST", path, body, {"rank": "true"})
     one = answer["entries"][0]
     rank = f", rank {one['rank']}" if one.get("rank") else ""
-    shown = next(iter(one["score"].values()))
-    api.show(answer, lambda: f"{plain(one['member'])}: {shown}{rank}")
+    by_window = one["score"]
+    shown = ", ".join(
+        f"{score}" if len(by_window) == 1 else f"{score} ({window})"
+        for window, score in by_window.items()
+    )
+    late = f"; late for {', '.join(one['late'])}" if one.get("late") else ""
+    before = f"; counted before, at {one['counted_at']}" if one.get("duplicate") else ""
+    api.show(answer, lambda: f"{plain(one['member'])}: {shown or 'no score'}{rank}{late}{before}")
+
+
+WINDOW = click.option("--window", help="Its name (the open one) or id. Default: the first one.")
 
 
 @click.command()
 @click.argument("board")
+@WINDOW
 @click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--offset", default=0, show_default=True, type=click.IntRange(0))
 @api_options
-def top(api: Api, board: str, limit: int, offset: int) -> None:
+def top(api: Api, board: str, window: str | None, limit: int, offset: int) -> None:
     """Show the best of BOARD."""
     path = f"/v1/boards/{segment(board)}/entries"
-    answer = api.get(path, limit=limit, offset=offset)
+    answer = api.get(path, window=window, limit=limit, offset=offset)
     behind = lag(answer["max_lag_ms"])
-    title = f"{board}: {some(answer['total'], 'member')}, at most {behind} behind"
+    title = (
+        f"{_of_window(board, answer)}: {some(answer['total'], 'member')}, at most {behind} behind"
+    )
     api.show(answer, lambda: _ranked(answer["entries"], title))
 
 
 @click.command()
 @click.argument("board")
 @click.argument("member")
+@WINDOW
 @click.option("--neighbors", default=2, show_default=True, type=click.IntRange(0, 100))
 @api_options
-def rank(api: Api, board: str, member: str, neighbors: int) -> None:
+def rank(api: Api, board: str, member: str, window: str | None, neighbors: int) -> None:
     """Show MEMBER's rank on BOARD, and who stands around it."""
     path = f"/v1/boards/{segment(board)}/entries/{segment(member)}"
-    answer = api.get(path, neighbors=neighbors)
+    answer = api.get(path, window=window, neighbors=neighbors)
     title = (
-        f"{plain(member)} is {answer['rank']} of {answer['total']} on {board}"
+        f"{plain(member)} is {answer['rank']} of {answer['total']} on {_of_window(board, answer)}"
         f" (top {answer['top_percent']:.4g} %)"
     )
     around = [line for line in answer["neighbors"] if line["member"] != member]
@@ -96,11 +119,18 @@ def counter(api: Api, name: str, by: int | None) -> None:
     api.show(answer, lambda: f"{plain(answer['name'])}: {answer['value']}")
 
 
+def _of_window(board: str, answer: dict[str, Any]) -> str:
+    """The board, and the window where there are others than `all`."""
+    return board if answer["window"] == "all" else f"{board}, {answer['window']}"
+
+
 def _ranked(lines: list[dict[str, Any]], title: str) -> Table:
     with_data = any(line["data"] is not None for line in lines)
-    made = table(">rank", "member", ">score", "reached", *["data"] * with_data, title=title)
+    rounds = any("rounded" in line for line in lines)
+    more = [*[">rounded"] * rounds, "reached", *["data"] * with_data]
+    made = table(">rank", "member", ">score", *more, title=title)
     for line in lines:
         data = [] if line["data"] is None else [plain(json.dumps(line["data"], ensure_ascii=False))]
-        reached = line["reached_at"] or ""
-        made.add_row(str(line["rank"]), plain(line["member"]), str(line["score"]), reached, *data)
+        cells = [line.get("rounded", "")] * rounds + [line["reached_at"] or ""]
+        made.add_row(str(line["rank"]), plain(line["member"]), str(line["score"]), *cells, *data)
     return made

@@ -7,7 +7,7 @@ the protocol can be left out (cluster/simulator/rules.py) to show that the simul
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
@@ -121,6 +121,8 @@ class SimulatedAgent:
         self.alarms.covered_changed += commit.alarms.covered_changed
         self.alarms.forked += commit.alarms.forked
         self.alarms.peer_ahead += commit.alarms.peer_ahead
+        self.alarms.late_facts += commit.alarms.late_facts
+        self._seen["late fact"] += commit.alarms.late_facts
         self.damaged.update(commit.damaged)
         if commit.minted:
             self._seen["incarnation renewed"] += 1
@@ -376,14 +378,8 @@ class SimulatedAgent:
         """Whether a reply to that process of mine reaches me: connections end with a process."""
         return process == self.state.boot
 
-    expand: Callable[[Chunk], Chunk] | None = None
-    """What the layers above make of a chunk (cluster/simulator/keyed.py)."""
-
     def _merge(self, peer: str, chunk: Chunk, vv: Mapping[int, int] | None) -> Merge:
-        chunk = self.received(peer, chunk)
-        if self.expand is not None:
-            chunk = self.expand(chunk)
-        return Merge(peer, chunk, vv)
+        return Merge(peer, self.received(peer, chunk), vv)
 
     def _times(self, now_ms: int) -> exchange.Times:
         times = self.state.times

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field, replace
 
 from agent.boards.tally import MemberKey
 from agent.crdt.cell import Key, Row, Value
-from agent.crdt.counter import Total
 from agent.crdt.slot import Kind
+from agent.crdt.total import Total
 from agent.exchange import Reading
 from agent.operation import Correction
 from agent.state import NO_BOOT, Outcome, State
 from agent.store.identity import Identity
 from agent.store.memory import MemoryStore
 from agent.store.token import Token
+from cluster.simulator import plain
 
 UNDO_MAX = 3
 
@@ -163,14 +164,16 @@ class Disk(MemoryStore):
             raise sqlite3.OperationalError("database or disk is full")
         old = {row.key: self.value(row.key) for row in outcome.rows}
         now = outcome.state
-        own = [row for row in outcome.rows if row[6:] == (now.inc, now.seq)]
+        # Facts have numbers of their own, below that of the commit.
+        least = before.seq if now.inc == before.inc else 0
+        own = [r for r in outcome.rows if r.inc == now.inc and least < r.seq <= now.seq]
         self._undo.append((self.image(), not own and bool(outcome.rows)))
         newest = max(self._lsns.values(), default=0)
         super().commit(before, outcome, new_cells)
         for row in outcome.rows:
             self.damaged.pop(row.key, None)
         self._check(outcome, old, newest)
-        self.own_rows += own if (now.inc, now.seq) != (before.inc, before.seq) else []
+        self.own_rows += own
         self.changed += outcome.rows
         if fails == "is uncertain":
             self.uncertain = True
@@ -184,12 +187,23 @@ class Disk(MemoryStore):
             lsn = outcome.state.lsn - len(outcome.rows) + number
             if lsn <= newest or self._lsns[row.key] != lsn:
                 self.problems.append(f"I4: {row.key} changed and got lsn {lsn} after {newest}")
-        for (space, member), total in outcome.totals.items():
-            slots = [row for _, row in self.rows() if row[:2] == (space, member)]
-            ups = sum(row.major for row in slots if row.slot[0] == Kind.UP)
-            downs = sum(row.major for row in slots if row.slot[0] == Kind.DOWN)
-            if total.score != ups - downs:
-                self.problems.append(f"total of {member!r} is {total.score}, not {ups - downs}")
+        root = 0
+        for mark in self._prints.values():
+            root ^= mark
+        facts = sum(key[2][0] == Kind.FACT for key in self._rows)
+        if (root, facts) != (self._state.root, self._state.facts):
+            self.problems.append("the root or the number of facts is not that of the cells")
+        self._check_totals(outcome)
+
+    def _check_totals(self, outcome: Outcome) -> None:
+        slots: dict[MemberKey, dict[bytes, Value]] = {owner: {} for owner in outcome.totals}
+        for _, row in self.rows() if slots else ():
+            if row[:2] in slots:
+                slots[row[:2]][row.slot] = row.value
+        for owner, total in outcome.totals.items():
+            wanted = plain.total(slots[owner])
+            if total is not None and total.score != wanted:
+                self.problems.append(f"total of {owner[1]!r} is {total.score}, not {wanted}")
 
     def mend(self, rows: Sequence[Row], correction: Correction | None = None) -> int:
         """Put rows in the place of damaged cells."""

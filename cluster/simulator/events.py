@@ -22,15 +22,22 @@ class Figure:
     """One entry before its board's rule is known.
 
     Its time is `ago_ms` before the agent's clock (None: it has no `at`), in whole `grid_ms`: on a
-    coarse grid, entries at different agents have the same time.
+    coarse grid, entries at different agents have the same time. Or it is `at_ms`, wherever it is
+    sent: that of an entry with a `key`, and of one near the bounds of a window.
+
+    actor, present: on boards that count actors; the actor of the rest is nobody.
     """
 
     board: str
     member: str
     number: int
-    ago_ms: int | None
-    grid_ms: int
-    data: str | None
+    ago_ms: int | None = None
+    grid_ms: int = 1
+    data: str | None = None
+    at_ms: int | None = None
+    key: str | None = None
+    actor: str | None = None
+    present: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +82,15 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Between these places and all others nothing arrives until `until`."""
+    """Between these places and all others nothing arrives until `until`.
+
+    deaf: only what goes to these places is lost; what they send arrives.
+    """
 
     at: int
     until: int
     side: frozenset[int]
+    deaf: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +185,47 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
-    """A keyed entry is counted, unless its key was counted here; `windows`: in which spaces."""
+class Keep:
+    """An agent does its housekeeping: marks, what may be dropped, bans that have ended.
+
+    cells_max: how many cells it drops at once.
+    """
 
     at: int
     place: int
-    key: int
-    amount: int
-    windows: tuple[str, ...]
+    cells_max: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Moderate:
+    """Somebody is dealt with at one agent.
+
+    act: "ban", "lift", "erase" (the name `member`), or "retract" (the result of `key`).
+    board: "" is all of them. until_ms: when a ban ends by itself, or None.
+    """
+
+    at: int
+    place: int
+    act: str
+    board: str
+    member: str
+    key: str = ""
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contrary:
+    """What is so at both places is taken away at one, and said once more at the other.
+
+    Neither knows of the other's, so it stays (rule F).
+    """
+
+    at: int
+    place: int
+    other: int
+    board: str
+    member: str
+    actor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +261,21 @@ Event: TypeAlias = (
     | Join
     | Depart
     | Damage
-    | Keyed
+    | Keep
+    | Moderate
+    | Contrary
     | Score
     | Sketch
 )
+
+
+def _figure(figure: Figure) -> str:
+    key = "" if figure.key is None else f" (key {figure.key})"
+    at = "" if figure.at_ms is None else f" of {figure.at_ms - START_MS} ms"
+    actor = ""
+    if figure.actor is not None:
+        actor = f" {'by' if figure.present else 'no more by'} {figure.actor}"
+    return f"{figure.board}/{figure.member} {figure.number:+}{actor}{key}{at}"
 
 
 def told(event: Event) -> str:
@@ -228,8 +283,7 @@ def told(event: Event) -> str:
     match event:
         case Writes():
             entries = "; ".join(
-                ", ".join(f"{f.board}/{f.member} {f.number:+}" for f in figures)
-                for figures in event.requests
+                ", ".join(_figure(figure) for figure in figures) for figures in event.requests
             )
             disk = "" if event.disk == "works" else f", and its disk {event.disk}"
             what = f"a{event.place} is written {entries}{disk}"

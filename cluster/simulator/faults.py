@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import assert_never
@@ -15,7 +15,7 @@ from agent.exchange import Boot, Reading, Sender
 from agent.identity import Confirmation
 from agent.operation import ChangeMember
 from agent.store.identity import Identity
-from cluster.simulator import repair
+from cluster.simulator import plain, repair
 from cluster.simulator.agent import Refusal, SimulatedAgent
 from cluster.simulator.beginning import begin, confirmations
 from cluster.simulator.disk import Disk
@@ -45,6 +45,7 @@ class Faults:
     clock: (place) -> its own time in ms.
     cut: (place, place) -> whether nothing arrives between them.
     changed: told of each place whose process may have committed.
+    reused: told of an incarnation that goes on, and what its disk holds, where it was set back.
     set_back: the places whose disks lost something since it was last asked.
     twins: the names that two processes have had.
     lost: whether anything may have been lost, with right.
@@ -58,6 +59,7 @@ class Faults:
     clock: Callable[[int], int]
     cut: Callable[[int, int], bool]
     changed: Callable[[int], None]
+    reused: Callable[[int, Mapping[Key, Value]], None]
     sentinels: dict[str, tuple[int, int]] = field(default_factory=dict)
     set_back: set[int] = field(default_factory=set)
     twins: set[str] = field(default_factory=set)
@@ -167,6 +169,7 @@ class Faults:
         self.seen["set back, and not noticed by anybody"] += 1
         if known <= life.seq:
             self.history.set_back(life.inc, life.seq, disk.values())
+            self.reused(life.inc, disk.values())
 
     def _start(self, place: Place, event: Start) -> None:
         disk = place.disk
@@ -299,8 +302,13 @@ class Faults:
             self.seen["left"] += 1
             before = {k: c.kept for k, c in self.history.cells.items()}
             self.history.disk_lost(self.disks())
-            gone = [k for k, c in self.history.cells.items() if c.kept != before[k]]
-            return f"{place.name} has left, and took {gone} with it" if gone else ""
+            marks = [plain.Gone(cells) for cells in self.disks()]
+            took = [
+                key
+                for key, cell in self.history.cells.items()
+                if cell.kept != before[key] and not any(gone.holds(key) for gone in marks)
+            ]
+            return f"{place.name} has left, and took {took} with it" if took else ""
         return ""
 
     # --- damage ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from agent.boards.definition import Definition
 from agent.crdt.cell import Key, Row, Value
+from cluster.simulator import plain
 
 MemberKey = tuple[bytes, bytes]
 UP, DOWN, BEST, LATEST = b"+", b"-", b"M", b"L"
@@ -53,6 +54,7 @@ class History:
     times: by agent, (when, key, value) of its writes, but for what was lost since. A clock that
         jumped back counts on from where it was: what an agent said before stands.
     slots: the plain sum in each counter slot, and when it last rose.
+    collected: by series, the newest window that anybody ever said is collected.
     holes: cells that were damaged when nobody held all that was written to them.
     """
 
@@ -62,16 +64,29 @@ class History:
     times: dict[str, list[tuple[int, Key, Value]]] = field(default_factory=dict)
     boards: dict[bytes, Definition] = field(default_factory=dict)
     slots: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    collected: dict[bytes, str] = field(default_factory=dict)
     holes: set[Key] = field(default_factory=set)
 
     def committed(self, agent: str, now_ms: int, rows: Iterable[Row]) -> None:
         """An agent made its own rows durable."""
         times = self.times.setdefault(agent, [])
         for row in rows:
-            self.cells.setdefault(row.key, Cell()).wrote(row.value)
-            self.commits.setdefault((row.inc, row.seq), []).append((row.key, row.value))
+            wrote = [(row.key, row.value)]
+            if plain.is_fact(row.key):
+                wrote += plain.implied(row.key, row.value)
+            for key, value in wrote:
+                self.cells.setdefault(key, Cell()).wrote(value)
+            self.commits.setdefault((row.inc, row.seq), []).extend(wrote)
+            if row.space == plain.MARKS and row.slot[:1] == b"g":
+                window = max(row.body.decode(), self.collected.get(row.member, ""))
+                self.collected[row.member] = window
             now_ms = max(now_ms, times[-1][0]) if times else now_ms
             times.append((now_ms, row.key, row.value))
+
+    def was_collected(self, space: bytes) -> bool:
+        """Whether anybody ever said that a window is collected."""
+        series, window = plain.series_of(space)
+        return window <= self.collected.get(series, "")
 
     def stamp_problem(self, row: Row) -> str | None:
         """I1: a row holds what the write that its stamp names made of the cell, or less."""
@@ -142,10 +157,17 @@ class History:
                 self.slots[key] = (value[0], value[1])
 
     def cell_problems(self, agent: str, cells: Mapping[Key, Value]) -> list[str]:
-        """Whether one agent's cells are what the whole history makes of them."""
-        problems = []
+        """Whether one agent's cells are what the whole history makes of them.
+
+        What is collected or erased must be gone.
+        """
+        problems, gone = [], plain.Gone(cells)
         for key, cell in self.cells.items():
             value = cells.get(key)
+            if gone and gone.holds(key):
+                if value is not None:
+                    problems.append(f"{agent}: {show(key)} is {value}, and should be gone")
+                continue
             if cell.kept is not None and (value is None or value < cell.kept):
                 problems.append(f"{agent}: {show(key)} is {value}, but {cell.kept} was written")
             elif value is not None and value not in cell.values:
@@ -157,22 +179,9 @@ class History:
 
     def score_of(
         self, space: bytes, member: bytes, cells: Mapping[Key, Value]
-    ) -> tuple[int, int] | None:
+    ) -> plain.Score | None:
         """(score, reached) that a member must have, from cells that `cell_problems` passed."""
-        definition = self.boards[space]
-        found = {k[2]: v for k, v in cells.items() if k[0] == space and k[1] == member}
-        if definition.rule == "best":
-            best = found.get(BEST)
-            return best and (-best[0] if definition.low else best[0], -best[1])
-        if definition.rule == "latest":
-            newest = found.get(LATEST)
-            return newest and (newest[1], newest[0] >> 16)
-        ups = [v for slot, v in found.items() if slot[:1] == UP]
-        downs = [v for slot, v in found.items() if slot[:1] == DOWN]
-        if not ups and not downs:
-            return None
-        rises = [v[1] for v in ups if v[0]] or [v[1] for v in (*ups, *downs)]
-        return sum(v[0] for v in ups) - sum(v[0] for v in downs), max(rises)
+        return plain.score(self.boards[space], plain.slots_of(cells, space, member))
 
     def all_kept(self, member: MemberKey) -> bool:
         """Whether nothing that was written for a member can have been lost."""

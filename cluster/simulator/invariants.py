@@ -6,6 +6,8 @@ I3 (cursor): every row of a log at or below its reader's cursor is in the reader
 I4 (log): every change gets a new place at the end of the log (checked by disk.py).
 I5 (whole): at the head of a log, the reader has all of the state that it was served from.
 I6 (causal): a row never precedes one that it was derived from (checked by keyed.py).
+
+What is collected or erased, by the marks and tombstones that an agent holds, it need not hold.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 
 from agent.crdt.cell import Key, Row, Value
 from agent.exchange import Reply
+from cluster.simulator import plain
 from cluster.simulator.agent import SimulatedAgent
 from cluster.simulator.history import History, show
 
@@ -46,7 +49,7 @@ class Claims:
             for number in range(self.vectors.get(inc, 0) + 1, seq + 1):
                 for key, value in history.commits.get((inc, number), ()):
                     mine = agent.disk.value(key)
-                    if (mine is None or mine < value) and key not in history.holes:
+                    if (mine is None or mine < value) and not excused(agent, key, history):
                         return f"I2: claims ({inc}, {number}), {show(key)} is {mine}, not {value}"
             self.vectors[inc] = max(seq, self.vectors.get(inc, 0))
         return ""
@@ -56,9 +59,14 @@ class Claims:
         for at_ms, key, value in history.times.get(name, ()):
             mine = agent.disk.value(key)
             missing = mine is None or mine < value
-            if at_ms < until_ms and missing and key not in history.holes:
+            if at_ms < until_ms and missing and not excused(agent, key, history):
                 return f"as_of: says {name} up to {until_ms}, lacks {show(key)} of {at_ms}"
         return ""
+
+
+def excused(agent: SimulatedAgent, key: Key, history: History) -> bool:
+    """Whether an agent may lack what a cell held: it is gone, or was damaged everywhere."""
+    return key in history.holes or plain.Gone(agent.disk.values()).holds(key)
 
 
 def stamp_problems(rows: Iterable[Row], history: History) -> list[str]:
@@ -75,7 +83,7 @@ def cursor_problem(reader: SimulatedAgent, peer: SimulatedAgent, history: Histor
         if lsn > reading.lsn:
             break
         mine = reader.disk.value(row.key)
-        if (mine is None or mine < row.value) and row.key not in history.holes:
+        if (mine is None or mine < row.value) and not excused(reader, row.key, history):
             return (
                 f"I3: a{reader.place} has read a{peer.place} to {reading.lsn}, not {show(row.key)}"
             )
@@ -92,6 +100,6 @@ def whole_problem(
         return None
     for key, value in served.items():
         mine = reader.disk.value(key)
-        if (mine is None or mine < value) and key not in history.holes:
+        if (mine is None or mine < value) and not excused(reader, key, history):
             return f"I5: a{reader.place} is at the head of {reply.sender.agent}, lacks {show(key)}"
     return None

@@ -1,185 +1,130 @@
-"""Keyed entries, counted once in the whole ring: facts and voids over the real cells.
+"""Entries of sums, with and without a key: each that survives anywhere is counted exactly once.
 
-The product does not have them yet; they are simulated here first (rules V, O and W). An entry with
-key K at incarnation i writes a fact `(space, member, F K i)` that says what it did to which slots
-and what they held afterwards, and then the slots. Whoever holds two facts of one key takes the
-later one's effects out again, space by space, with void cells: constants that any agent may write.
-
-    score of a member in a space = its slots - the voids of its space
-
-V: whoever has a fact has its increments: a fact that is joined also joins the slots as they were
-after it. O: the fact has the lower lsn, so whoever has an increment has its fact (I6). W: voids,
-not compensation through the loser's own slot.
+Rules V, O, W and X of docs/protocol.md. The product writes facts, slots and voids; here is the list
+of what was acknowledged, and what must therefore be read. An entry survives where its slot holds at
+least what it held after it. Of the entries of one key that survive in a space, the first by (hybrid
+time, incarnation) counts there, and for each of the others there is a void. (A fact and its slots
+survive together: that is what V and O are for, and it is what is tested.)
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import msgpack
-
-from agent.crdt.cell import Key, Row, Value, row_of
-from agent.crdt.slot import Kind, slot_of_key, slot_of_replica
-from agent.crdt.space import NO_SHAPE, Space, encode_space
-from agent.exchange import Chunk
-from agent.operation import Import
-from cluster.simulator.agent import SimulatedAgent
-from cluster.simulator.events import Keyed
-from cluster.simulator.history import History
-
-SPACES = {w: encode_space(Space("keyed", 0, NO_SHAPE, w)) for w in ("all", "day")}
-MEMBER = b"ada"
-FACT, VOID, UP, DOWN = bytes([Kind.FACT]), bytes([Kind.VOID]), bytes([Kind.UP]), bytes([Kind.DOWN])
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """What a fact says.
-
-    effects: (space, amount, what the slot held afterwards, its time).
-    """
-
-    key: bytes
-    inc: int
-    hlc: int
-    effects: tuple[tuple[bytes, int, int, int], ...]
+from agent.crdt.cell import Key, Row, Value
+from cluster.simulator import plain
+from cluster.simulator.history import History, show
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """An acknowledged application: of which key, and which slot holds what because of it."""
+    """An acknowledged entry in one space.
 
-    key: bytes
-    amount: int
+    slot, after: which slot holds how much because of it.
+    key, order, fact: of a keyed one; the first in this order counts.
+    """
+
     slot: Key
     after: int
-    fact: Key
+    amount: int
+    inc: int
+    key: bytes = b""
+    order: tuple[int, int] = (0, 0)
+    fact: Key | None = None
 
 
 class KeyedEntries:
-    """All keyed entries of a run, and whether each is counted once."""
+    """All entries of sums in a run, and whether each is counted once."""
 
-    def __init__(self, history: History, omit: frozenset[str], seen: Counter[str]) -> None:
+    def __init__(self, history: History, seen: Counter[str]) -> None:
         self._history = history
-        self._omit = omit
         self._seen = seen
-        self._applied: list[Applied] = []
-        self._processes: dict[int, SimulatedAgent] = {}
+        self._applied: dict[Key, list[Applied]] = {}
 
-    def count(self, agent: SimulatedAgent, event: Keyed, now_ms: int) -> None:
-        """Count an entry, unless its key was counted here."""
-        if agent.closed:
-            return
-        agent.settle(now_ms)
-        key, cells = event.key.to_bytes(4), agent.disk.values()
-        if any(fact.key == key for fact in _facts(cells)):
-            self._seen["key known"] += 1
-            return
-        inc = agent.slot_inc
-        slots: list[Row] = []
-        effects = []
-        for window in event.windows:
-            slot = (SPACES[window], MEMBER, slot_of_replica(Kind.UP, inc))
-            after = cells.get(slot, (0, 0, b""))[0] + event.amount
-            slots.append(row_of((*slot, after, now_ms, b"", 0, 0)))
-            effects.append((SPACES[window], event.amount, after, now_ms))
-        fact = (SPACES["all"], MEMBER, slot_of_key(Kind.FACT, key, inc))
-        body: bytes = msgpack.packb(effects)
-        told = row_of((*fact, now_ms << 16, 0, body, 0, 0))
-        agent.run([Import((*slots, told) if "O" in self._omit else (told, *slots))], now_ms)
-        if agent.disk.value(fact) is None:
-            return
-        self._applied += [Applied(key, event.amount, s.key, s.major, fact) for s in slots]
+    def add(self, applied: Applied) -> None:
+        """An entry was acknowledged."""
+        self._applied.setdefault(applied.slot, []).append(applied)
 
-    def expand(self, chunk: Chunk) -> Chunk:
-        """A chunk in which every fact is followed by the slots as they were after it (rule V)."""
-        if "V" in self._omit or not any(row.slot[:1] == FACT for row in chunk.rows):
-            return chunk
-        rows: list[Row] = []
-        for row in chunk.rows:
-            rows.append(row)
-            fact = _fact(row.key, row.value)
-            if fact is not None:
-                rows += [
-                    row_of((space, row.member, UP + row.slot[-8:], after, at_ms, b"", *row[6:]))
-                    for space, _, after, at_ms in fact.effects
-                ]
-        return replace(chunk, rows=tuple(rows))
+    def set_back(self, inc: int, cells: Mapping[Key, Value]) -> None:
+        """An incarnation goes on from what its disk holds: what it wrote after that never was."""
+        for slot, its in self._applied.items():
+            held = cells.get(slot, (0, 0, b""))[0]
+            self._applied[slot] = [a for a in its if a.inc != inc or a.after <= held]
 
-    def step(self, agent: SimulatedAgent, now_ms: int) -> list[str]:
-        """After a commit: take duplicates out, and check that no slot came before its fact."""
-        fresh = self._processes.get(agent.place) is not agent
-        self._processes[agent.place] = agent
-        changed = list(agent.disk.changed)
-        if fresh or any(row.slot[:1] == FACT for row in changed):
-            rows = tuple(self._voids(agent))
-            if rows:
-                agent.run([Import(rows)], now_ms)
-                self._seen["key counted twice"] += 1
-        return [problem for row in changed if (problem := self._causal(agent, row))]
+    # --- after every step ------------------------------------------------------------------
 
-    def _causal(self, agent: SimulatedAgent, row: Row) -> str:
-        for applied in self._applied:
-            has = applied.slot == row.key and applied.after <= row.major
-            if has and agent.disk.value(applied.fact) is None:
-                return f"I6: a{agent.place} has a slot at {row.major} before its fact"
-        return ""
-
-    def _voids(self, agent: SimulatedAgent) -> Iterable[Row]:
-        """The voids that are missing: all but the first fact of a key in a space lose there."""
-        cells = agent.disk.values()
-        by_effect: dict[tuple[bytes, bytes], list[tuple[int, int, int]]] = {}
-        for fact in _facts(cells):
-            for space, amount, _, _ in fact.effects:
-                by_effect.setdefault((fact.key, space), []).append((fact.hlc, fact.inc, amount))
-        down: dict[bytes, int] = {}
-        for (key, space), facts in sorted(by_effect.items()):
-            for _, inc, amount in sorted(facts)[1:]:
-                void = (space, MEMBER, slot_of_key(Kind.VOID, key, inc))
-                if void in cells:
-                    continue
-                if "W" in self._omit and agent.state.ring.agents.get(inc) != agent.name:
-                    continue
-                yield row_of((*void, amount, 0, b"", 0, 0))
-                down[space] = down.get(space, 0) + amount
-        for space, amount in down.items() if "W" in self._omit else ():
-            slot = (space, MEMBER, DOWN + agent.slot_inc.to_bytes(8))
-            yield row_of((*slot, cells.get(slot, (0, 0, b""))[0] + amount, 0, b"", 0, 0))
-
-    def problems(self, name: str, cells: Mapping[Key, Value]) -> list[str]:
-        """Whether every key that survives anywhere is counted once in each space."""
+    def problems_of(
+        self, name: str, changed: Iterable[Row], cells: Mapping[Key, Value]
+    ) -> list[str]:
+        """I6, and no void without a reason, for the rows that have changed on a disk."""
         found = []
-        for window, space in SPACES.items():
-            counted: dict[bytes, int] = {}
-            for applied in self._applied:
-                slot = cells.get(applied.slot, (0, 0, b""))
-                if applied.slot[0] == space and applied.after <= slot[0]:
-                    counted[applied.key] = applied.amount
-            score = sum(
-                value[0] * self._sign(key[2][:1])
-                for key, value in cells.items()
-                if key[0] == space and key[1] == MEMBER
-            )
-            exact = sum(counted.values())
-            if score != exact:
-                found.append(f"{name}: keyed entries in {window!r} count {score}, not {exact}")
+        for row in changed:
+            kind = row.slot[:1]
+            if kind == b"V":
+                found += self._void_problem(name, row)
+                self._seen["key counted twice"] += 1
+            elif kind in b"+-":
+                for applied in self._applied.get(row.key, ()):
+                    fact = applied.fact
+                    if fact is None or applied.after > row.major or fact in cells:
+                        continue
+                    if not applied.amount:
+                        continue  # the slot was there before it
+                    # Who joins after facts were collected reads slots without them.
+                    if not self._history.was_collected(fact[0]) and not plain.Gone(cells).holds(
+                        fact
+                    ):
+                        found.append(f"I6: {name} has {show(row.key)} at {row.major}, not its fact")
         return found
 
-    def _sign(self, kind: bytes) -> int:
-        if kind == VOID:
-            return 0 if "W" in self._omit else -1
-        return {UP: 1, DOWN: -1}.get(kind, 0)
+    def _void_problem(self, name: str, row: Row) -> list[str]:
+        key, inc = row.slot[3:-8], int.from_bytes(row.slot[-8:])
+        there = [
+            applied
+            for slot, its in self._applied.items()
+            if slot[:2] == row[:2]
+            for applied in its
+            if applied.key == key
+        ]
+        mine = [applied for applied in there if applied.inc == inc]
+        if not mine or min(applied.order for applied in there) >= mine[0].order:
+            return [f"{name}: {show(row.key)} is a void without a reason"]
+        amount = mine[0].amount
+        if row.value != (max(amount, 0), max(-amount, 0), b""):
+            return [f"{name}: {show(row.key)} takes out {row.value}, {amount} was added"]
+        return []
 
+    # --- at the end ------------------------------------------------------------------------
 
-def _facts(cells: Mapping[Key, Value]) -> list[Fact]:
-    found = [_fact(key, value) for key, value in cells.items() if key[2][:1] == FACT]
-    return [fact for fact in found if fact is not None]
-
-
-def _fact(key: Key, value: Value) -> Fact | None:
-    if key[2][:1] != FACT:
-        return None
-    effects = tuple(tuple(effect) for effect in msgpack.unpackb(value[2]))
-    return Fact(key[2][3:-8], int.from_bytes(key[2][-8:]), value[0], effects)
+    def problems(self, name: str, cells: Mapping[Key, Value]) -> list[str]:
+        """Whether every entry that survives here is counted once in each space."""
+        exact: dict[tuple[bytes, bytes], int] = {}
+        firsts: dict[tuple[bytes, bytes], dict[bytes, Applied]] = {}
+        for slot, its in self._applied.items():
+            held = cells.get(slot, (-1, 0, b""))[0]
+            owner = slot[:2]
+            for applied in its:
+                if applied.after > held:
+                    continue
+                if not applied.key:
+                    exact[owner] = exact.get(owner, 0) + applied.amount
+                    continue
+                known = firsts.setdefault(owner, {})
+                stands = known.get(applied.key)
+                if stands is None or applied.order < stands.order:
+                    known[applied.key] = applied
+        for owner, by_key in firsts.items():
+            more = sum(applied.amount for applied in by_key.values())
+            exact[owner] = exact.get(owner, 0) + more
+        owners = plain.by_owner(cells)
+        found = []
+        for owner, wanted in exact.items():
+            counted = plain.total(owners.get(owner, {}))
+            if counted != wanted:
+                window = plain.split(owner[0])[1]
+                found.append(
+                    f"{name}: {owner[1].decode()} in {window!r} has {counted}, not {wanted}"
+                )
+        return found

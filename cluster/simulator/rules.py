@@ -1,23 +1,27 @@
 """The rules of docs/protocol.md as switches: what an agent does that leaves some of them out.
 
 Each switch breaks the path that the rule is about: in the rim (`WithoutRules`), in the disk, or by
-a patch of the product's functions (`patched`). V, O and W are switched in keyed.py; G, M and K in
-finals.py.
+a patch of the product's functions (`patched`). G, M and K are switched in finals.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from random import Random
 from unittest import mock
 
-from agent import apply, exchange
-from agent.boards import tally
+from agent import apply, draft, exchange
+from agent.boards import sums
+from agent.boards.marks import Marks
+from agent.boards.tally import Effect
+from agent.crdt import counter, fact, flag
 from agent.crdt.cell import Key, Row, Value
-from agent.crdt.slot import Kind, slot_of_replica
+from agent.crdt.slot import Kind, key_in, slot_of_key, slot_of_replica
+from agent.crdt.space import decode_space
+from agent.draft import Draft
 from agent.exchange import Boot, Chunk, Cursor, Reply, Request, Sender
 from agent.identity import Confirmation, Evidence, why_burnt
 from agent.state import NO_BOOT, Outcome, State
@@ -47,6 +51,10 @@ RULES = {
     "V": "a fact carries what its slots held after it",
     "O": "a fact comes before its slots",
     "W": "duplicates are taken out by voids, not by the loser's own slot",
+    "X": "the first fact of a key counts window by window, not as a whole",
+    "J": "facts are collected once all members have acknowledged, not once all have closed",
+    "1": "an agent writes nothing into what it has closed",
+    "F": "a like raises the length of its flag also where it is odd",
     "M": "each agent writes a mark when it closes a window",
     "G": "a certificate needs equal digests",
     "K": "a process looks at its clock before its first write",
@@ -55,6 +63,7 @@ RULES = {
 }
 _NOTHING_KNOWN = Confirmation(0, NO_BOOT, 0, 0, None)  # rule N left out: all members nod
 SAVED_EVERY = 3  # rule Q left out: the seq is saved with every third commit
+COMPENSATES = 2**62  # rule W left out: marks the slots that take duplicates out
 TAIL_LOST = 2  # rule Y left out: commits that a crash loses
 
 
@@ -226,14 +235,103 @@ class WithoutRules(SimulatedAgent):
 
 @contextmanager
 def patched(omit: frozenset[str]) -> Iterator[None]:
-    """The product's functions without the rules U and H."""
+    """The product's functions without the rules U, H, V, O, W, X, J, 1 and F."""
+    changes: dict[str, list[tuple[object, str, object]]] = {
+        "U": [(sums, "slot_of_replica", _slot_of_agent)],
+        "H": [(Draft, "join", _joining_registers(Draft.join))],
+        "V": [(draft, "implied", _nothing_implied)],
+        "O": [(apply._Applying, "_take_effect", _slots_first)],
+        "W": [(Draft, "_void_excess", _compensate)],
+        "X": [(fact, "excess", _excess_as_a_whole(fact.excess))],
+        "J": [(Marks, "of", _closed_is_acknowledged(Marks.of))],
+        "1": [(Marks, "closed_by", _never_closed)],
+        "F": [(flag, "on", _on_is_on(flag.on))],
+    }
     with ExitStack() as stack:
-        if "U" in omit:
-            stack.enter_context(mock.patch.object(tally, "slot_of_replica", _slot_of_agent))
-        if "H" in omit:
-            joined = _joining_registers(apply._Draft._join)
-            stack.enter_context(mock.patch.object(apply._Draft, "_join", joined))
+        for letter in sorted(omit & changes.keys()):
+            for owner, name, new in changes[letter]:
+                stack.enter_context(mock.patch.object(owner, name, new))
         yield
+
+
+def _nothing_implied(row: Row) -> list[Row]:  # noqa: ARG001 -- see agent.facts.implied
+    return []
+
+
+def _slots_first(applying: apply._Applying, effect: Effect) -> None:
+    """Rule O left out: a batch's facts stand in the log behind its slots."""
+    its = applying.draft
+    for key, value in effect.values.items():
+        its.write(key, value)
+    for key, said in effect.facts:
+        its.tell(key, said)
+    its.totals.update(effect.totals)
+    if effect.hlc != its.state.hlc:
+        its.state = replace(its.state, hlc=effect.hlc)
+
+
+def _compensate(its: Draft, row: Row) -> None:
+    """Rule W left out: whoever counted a duplicate takes it out through its own `-` slot."""
+    space, said = decode_space(row.space), fact.unpack(row.value)
+    if space is None or said is None:
+        return
+    key, inc = key_in(row.slot)
+    groups = sums.fact_groups(space.board, row.member, key, said.at_ms)
+    others = [other for other in its.facts(groups) if other != (inc, said)]
+    for place, loser, amount in fact.excess(space.board, (inc, said), others):
+        done = (place, row.member, b"w" + slot_of_key(Kind.VOID, key, loser))
+        if its.state.ring.agents.get(loser) != its.state.agent or its.value(done) is not None:
+            continue
+        its.write(done, (1, 0, b""))
+        kind = Kind.DOWN if amount > 0 else Kind.UP
+        # A slot of its own beside that of its entries, so that those can be judged for themselves.
+        slot = (place, row.member, slot_of_replica(kind, its.state.inc | COMPENSATES))
+        current = its.row(slot)
+        before = None if current is None else current.value
+        its.write(slot, counter.add(before, abs(amount), -(2**63)))
+        its.tally(its.rows[slot], current)
+
+
+def _excess_as_a_whole(excess: Callable[..., list[fact.Excess]]) -> Callable[..., object]:
+    """Rule X left out: the first fact wins as a whole, and all other effects give way."""
+
+    def whole(
+        board: str, one: tuple[int, fact.Fact], others: Iterable[tuple[int, fact.Fact]]
+    ) -> list[fact.Excess]:
+        facts = [one, *others]
+        first = min(facts, key=lambda its: (its[1].hlc, its[0]))
+        found = excess(board, one, others)
+        for inc, said in facts if len(facts) > 1 else ():
+            for effect in said.effects if (inc, said) != first else ():
+                place = fact.space_of(board, said.generation, effect)
+                found += [] if place is None else [fact.Excess(place, inc, effect.amount)]
+        return sorted(set(found))
+
+    return whole
+
+
+def _closed_is_acknowledged(of: Callable[..., object]) -> Callable[..., object]:
+    """Rule J left out: a close mark is taken for an acknowledgement."""
+
+    def closes(its: Marks, kind: Kind, series: bytes) -> object:
+        return of(its, Kind.CLOSE if kind == Kind.ACK else kind, series)
+
+    return closes
+
+
+def _never_closed(its: Marks, agent: str, series: bytes, window: str) -> bool:  # noqa: ARG001
+    return False
+
+
+def _on_is_on(on: Callable[..., Value]) -> Callable[..., Value]:
+    """Rule F left out: a flag that is on stays as it is."""
+
+    def kept(value: Value | None, minor: int = 0, body: bytes = b"") -> Value:
+        if value is not None and value[0] % 2:
+            return value
+        return on(value, minor, body)
+
+    return kept
 
 
 _owners: dict[int, int] = {}
@@ -247,17 +345,17 @@ def _slot_of_agent(kind: Kind, inc: int, part: bytes = b"") -> bytes:
     return slot_of_replica(kind, _owners.get(inc, inc), part)
 
 
-def _joining_registers(join: Callable[[apply._Draft, Row], bool]) -> Callable[..., bool]:
+def _joining_registers(join: Callable[[Draft, Row], bool]) -> Callable[..., bool]:
     """A join under which the shared sketch has the greater of each register."""
 
-    def joined(draft: apply._Draft, row: Row) -> bool:
-        mine = draft.row(row.key)
+    def joined(its: Draft, row: Row) -> bool:
+        mine = its.row(row.key)
         if row.key != sketch.SHARED or mine is None:
-            return join(draft, row)
+            return join(its, row)
         body = sketch.merged(mine.body, row.body)
         if body == mine.body:
             return False
-        draft.put(row._replace(body=body))
+        its.put(row._replace(body=body))
         return True
 
     return joined

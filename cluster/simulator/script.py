@@ -13,6 +13,7 @@ from random import Random
 from agent.boards.definition import Definition
 from agent.exchange import ChunkLimits
 from cluster.simulator import events as ev
+from cluster.simulator.entries import Entries
 from cluster.simulator.events import HOUR_MS, START_MS, Event
 
 BOARDS = ("alpha", "beta", "gamma", "counters")
@@ -25,7 +26,27 @@ DEFINITIONS = (
     Definition(rule="latest", ties="member"),
 )
 DAY_MS = 24 * HOUR_MS
-THEMES = ("network", "network", "disks", "identity", "members", "keyed", "finals")
+KEPT_THEMES = frozenset({"keyed", "windows", "boards"})
+"""Themes whose agents do their housekeeping, over hours and days."""
+LOSSES = frozenset({"wipe", "backup", "restore", "tail", "rollback", "join", "depart"})
+STEPS_MS: dict[str, tuple[int, ...]] = {
+    "keyed": (1, 1, 5, 40, 300, 1, 1, 5, 40, 300, 20_000, 120_000, 600_000),
+    "windows": (1, 40, 1_000, 60_000, 600_000, 1_800_000, 3_600_000),
+    "boards": (1, 1, 5, 40, 300, 5, 40, 300, 60_000, 600_000),
+}
+STEPS_MS_ELSE = (1, 1, 5, 40, 300)
+THEMES = (
+    "network",
+    "network",
+    "disks",
+    "identity",
+    "members",
+    "keyed",
+    "finals",
+    "keyed",
+    "windows",
+    "boards",
+)
 """What a run is mostly about. Every theme has writes, exchanges, crashes and restarts."""
 
 # By theme: how often each fault is drawn, beside 34 writes and 50 exchanges.
@@ -68,11 +89,55 @@ WEIGHTS: dict[str, dict[str, int]] = {
         "wipe": 1,
         "sketch": 1,
     },
-    "keyed": {"keyed": 40, "crash": 3, "wipe": 3, "backup": 2, "restore": 2, "tail": 1},
+    "keyed": {
+        "entries": 40,
+        "keep": 14,
+        "change": 2,
+        "crash": 3,
+        "wipe": 2,
+        "backup": 2,
+        "restore": 2,
+        "tail": 1,
+        "restart": 2,
+        "rollback": 1,
+        "partition": 2,
+        "join": 1,
+        "depart": 1,
+    },
+    "windows": {
+        "entries": 40,
+        "keep": 14,
+        "change": 2,
+        "crash": 2,
+        "wipe": 1,
+        "backup": 1,
+        "restore": 1,
+        "tail": 1,
+        "restart": 1,
+        "partition": 2,
+        "jump": 5,
+        "join": 1,
+        "depart": 1,
+    },
+    "boards": {
+        "entries": 30,
+        "moderate": 14,
+        "contrary": 5,
+        "keep": 8,
+        "change": 1,
+        "crash": 2,
+        "wipe": 2,
+        "backup": 2,
+        "restore": 2,
+        "tail": 1,
+        "partition": 2,
+        "join": 1,
+        "depart": 1,
+    },
     "finals": {"score": 25, "crash": 4, "wipe": 4, "backup": 2, "restore": 2, "restart": 1},
 }
-WRITES = {"keyed": 4, "finals": 4}  # else 34
-WRITES_ELSE, EXCHANGES = 34, 50
+WRITES = {"keyed": 4, "finals": 4, "windows": 4, "boards": 4}  # else 34
+WRITES_ELSE, EXCHANGES, EXCHANGES_KEPT = 34, 50, 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +150,7 @@ class Settings:
     skews_ms: how far each place's clock is off.
     close_ms: when the window of the run closes.
     acquainted: all agents know each other before the script begins.
+    calm: no disk is lost or set back, and nobody comes or goes.
     omit: the rules that are left out (cluster/simulator/rules.py).
     """
 
@@ -98,7 +164,13 @@ class Settings:
     skews_ms: tuple[int, ...]
     close_ms: int
     acquainted: bool
+    calm: bool = False
     omit: frozenset[str] = frozenset()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether agents do their housekeeping."""
+        return self.theme in KEPT_THEMES
 
     def peers(self, place: int, places: int) -> list[int]:
         """The places that this one calls, of so many."""
@@ -130,8 +202,11 @@ def settings_of(
     about = theme or about
     if about == "identity":
         skews = (0, 3, -400, DAY_MS, -DAY_MS)
-    if about in ("finals", "keyed") and agents is None:
+    if (about == "finals" or about in KEPT_THEMES) and agents is None:
         count, ring = min(count, 4), False
+    if about in KEPT_THEMES:  # many rows: a chunk of one would never bring them all
+        limits = replace(limits, rows_max=limits.rows_max * 3, scanned_max=limits.scanned_max * 4)
+        limits = replace(limits, bytes_max=max(limits.bytes_max, 300))
     if about in ("identity", "members"):
         ring = False
     if about == "finals":
@@ -147,6 +222,7 @@ def settings_of(
         skews_ms=tuple(r.choice(skews) for _ in range(count)),
         close_ms=START_MS + steps * r.randint(20, 45),
         acquainted=about == "finals" or r.random() < 0.6,
+        calm=about in KEPT_THEMES and r.random() < 0.3,
         omit=omit,
     )
 
@@ -165,7 +241,7 @@ class _Script:
         self._places = settings.agents
         self._departed = 0
         self._cloned = False
-        self._key = 0
+        self._entries = Entries(settings.theme, self._r)
         self._later: list[Event] = []
 
     def draw(self) -> list[Event]:
@@ -175,11 +251,16 @@ class _Script:
             ev.Change(at, r.randrange(settings.agents), "define", board, r.choice(DEFINITIONS))
             for board in BOARDS[:3]
         ]
+        if settings.keeps:
+            events = self._entries.definitions(settings.agents)
         weights = WEIGHTS[settings.theme]
+        if settings.calm:
+            weights = {kind: share for kind, share in weights.items() if kind not in LOSSES}
         kinds = ["writes", "exchange", *weights]
-        shares = [WRITES.get(settings.theme, WRITES_ELSE), EXCHANGES, *weights.values()]
+        exchanges = EXCHANGES_KEPT if settings.keeps else EXCHANGES
+        shares = [WRITES.get(settings.theme, WRITES_ELSE), exchanges, *weights.values()]
         for kind in r.choices(kinds, shares, k=settings.steps):
-            at += r.choice((1, 1, 5, 40, 300))
+            at += r.choice(STEPS_MS.get(settings.theme, STEPS_MS_ELSE))
             if kind == "partition" and r.random() < 0.2:
                 events.append(self._partition(at, 25 * HOUR_MS))
                 at += r.choice((1, 10 * HOUR_MS, 26 * HOUR_MS))
@@ -189,6 +270,9 @@ class _Script:
 
     def _event(self, kind: str, at: int) -> Sequence[Event]:
         r, place = self._r, self._r.randrange(self._places)
+        found = self._kept_event(kind, at, place) if self._settings.keeps else None
+        if found is not None:
+            return found
         match kind:
             case "writes":
                 return [self._writes(at, place)]
@@ -214,10 +298,32 @@ class _Script:
                 return [ev.Sketch(at, place, r.randrange(4), r.randint(1, 9))]
             case "score":
                 return [ev.Score(at, place, r.choice(MEMBERS), r.randint(1, 50))]
-            case "keyed":
-                return self._keyed(at)
             case _:
                 return self._fault(kind, at, place)
+
+    def _kept_event(self, kind: str, at: int, place: int) -> Sequence[Event] | None:
+        """An event of a theme whose agents do their housekeeping; None where it is as elsewhere."""
+        r = self._r
+        match kind:
+            case "entries" | "moderate" | "contrary":
+                now, later = self._entries.draw(kind, at, place, self._settings.agents)
+                self._later += later
+                return [now]
+            case "keep":
+                return [ev.Keep(at, place, r.choice((1, 5, 1_000)))]
+            case "change":
+                return [self._entries.change(at, place)]
+            case "partition":
+                length_ms = r.choice((200, 3_000, 1_200_000, 2_400_000, 5_400_000))
+                if r.random() < 0.4:
+                    return [ev.Partition(at, at + length_ms, frozenset({place}), deaf=True)]
+                return [self._partition(at, length_ms)]
+            case "jump":
+                off_ms = r.choice((-1_200_000, -1_200_000, -600_000, 0, 30_000))
+                late = self._entries.late(at + 2, place)
+                return [ev.Keep(at, place), ev.ClockJump(at + 1, place, off_ms), late]
+            case _:
+                return None
 
     def _fault(self, kind: str, at: int, place: int) -> Sequence[Event]:
         r = self._r
@@ -245,20 +351,6 @@ class _Script:
                 silent = silent if r.random() < 0.25 else ev.NOBODY
                 flush = r.random() < (0.7 if kind == "rollback" else 0.1)
                 return [ev.Start(at, place, kind, chance, flush, silent)]
-
-    def _keyed(self, at: int) -> Sequence[Event]:
-        """A keyed entry, tried at one to three places."""
-        r = self._r
-        self._key += 1
-        amount, tries = r.randint(1, 3), r.choice((1, 2, 2, 3))
-        places = r.sample(range(self._settings.agents), min(self._settings.agents, tries))
-        tries_at = [at + (0 if not i else r.randint(0, 400)) for i in range(len(places))]
-        found = [
-            ev.Keyed(when, place, self._key, amount, r.choice((("all",), ("all", "day"), ("day",))))
-            for when, place in zip(tries_at, places, strict=True)
-        ]
-        self._later += found[1:]
-        return found[:1]
 
     def _partition(self, at: int, length_ms: int) -> Event:
         side = frozenset(i for i in range(self._places) if self._r.random() < 0.5)

@@ -17,7 +17,7 @@ from cluster.simulator.events import Sketch
 from cluster.simulator.history import History
 
 SPACE = encode_space(Space("sketch", 0, NO_SHAPE, "all"))
-SHARED: Key = (SPACE, b"ada", bytes([Kind.HLL]) + b"shared")
+SHARED: Key = (SPACE, b"ada", bytes([Kind.SKETCH]) + b"shared")
 NOTHING: Value = (0, 0, bytes(4))
 
 
@@ -48,7 +48,7 @@ class Sketches:
         agent.settle(now_ms)
         key = SHARED
         if not self._shared:
-            key = (SPACE, b"ada", slot_of_replica(Kind.HLL, agent.slot_inc, bytes(2)))
+            key = (SPACE, b"ada", slot_of_replica(Kind.SKETCH, agent.slot_inc, bytes(3)))
         version, _, body = agent.disk.value(key) or NOTHING
         one = bytes(event.value if i == event.register else 0 for i in range(4))
         new: Value = (0 if self._shared else version + 1, 0, merged(body, one))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cluster.simulator.report import Report, simulate
 
-SEEDS_A_TASK = 7  # one of each theme
+SEEDS_A_TASK = 10  # one of each theme
 SHOWN_EVERY_S = 10.0
 
 

@@ -12,13 +12,13 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import assert_never
 
 from agent.crdt.cell import Key, Value
 from agent.exchange import Boot, Reply, Request
 from agent.operation import Define, Operation, Reset, Retire
 from cluster.simulator import events as ev
-from cluster.simulator import invariants
+from cluster.simulator import invariants, keeping
+from cluster.simulator.actors import Actors
 from cluster.simulator.agent import Answered, Refusal, SimulatedAgent
 from cluster.simulator.events import START_MS, Event, told
 from cluster.simulator.faults import Faults
@@ -64,9 +64,10 @@ class World:
         self._partitions: list[ev.Partition] = []
         self._newest: Counter[tuple[int, int, str]] = Counter()
         self._claims = [invariants.Claims() for _ in range(settings.agents + 4)]
-        self._requests = Requests(self.history, self.seen)
+        self.keyed = KeyedEntries(self.history, self.seen)
+        self.actors = Actors(self.history)
+        self._requests = Requests(self.history, self.seen, self.keyed, self.actors)
         self.newer = NewerAgent(self.history)
-        self.keyed = KeyedEntries(self.history, settings.omit, self.seen)
         self.sketches = Sketches(self.history, settings.omit)
         self.places = [
             Place(i, f"a{i}", settings.skews_ms[i], f"redis {i}") for i in range(settings.agents)
@@ -79,8 +80,9 @@ class World:
             self.seen,
             self.places,
             self.clock,
-            self.cut,
+            lambda one, other: self.cut(one, other) or self.cut(other, one),
             self.changed,
+            self.keyed.set_back,
         )
         r = Random(f"agents {settings.seed}")
         for place in self.places:
@@ -119,6 +121,11 @@ class World:
         if agent is None:
             return
         now_ms = self.clock(event.place)
+        self._do(agent, event, now_ms)
+        self.changed(event.place)
+
+    def _do(self, agent: SimulatedAgent, event: Event, now_ms: int) -> None:
+        """Play an event at a running process."""
         match event:
             case ev.Writes():
                 self.problems += self._requests.send(agent, event, now_ms)
@@ -129,15 +136,25 @@ class World:
             case ev.Newer():
                 if self.newer.stream(agent, event, now_ms):
                     self.seen["unknown kind"] += 1
-            case ev.Keyed():
-                self.keyed.count(agent, event, now_ms)
+            case ev.Keep():
+                keeping.keep(agent, event.cells_max, now_ms, self.seen)
+            case ev.Moderate():
+                keeping.moderate(agent, event, now_ms, self.seen)
+            case ev.Contrary():
+                self._contrary(agent, event, now_ms)
             case ev.Score():
                 self.problems += self.finals.score(agent, event, now_ms)
             case ev.Sketch():
                 self.sketches.write(agent, event, now_ms)
             case _:
-                assert_never(event)
-        self.changed(event.place)
+                raise AssertionError(event)  # of a place, and not of its process
+
+    def _contrary(self, agent: SimulatedAgent, event: ev.Contrary, now_ms: int) -> None:
+        other = self.up(event.other)
+        if other is not None and other.name != agent.name:
+            clocks = now_ms, self.clock(event.other)
+            keeping.contrary(agent, other, event, clocks, self.actors, self.seen)
+            self.changed(event.other)
 
     def _change(self, agent: SimulatedAgent, event: ev.Change, now_ms: int) -> None:
         operation: Operation
@@ -174,7 +191,7 @@ class World:
 
     def _arrive(self, event: ev.Exchange, request: Request, process: Boot, number: int) -> None:
         peer = self.up(event.peer)
-        if peer is None or self._was_cut(event):
+        if peer is None or self._was_cut(event.place, event.peer):
             return
         self._in_order(event, "request", number)
         refusal = self._hear(event, request)
@@ -223,7 +240,7 @@ class World:
     ) -> None:
         def arrives() -> None:
             caller = self.up(event.place)
-            if caller is None or self._was_cut(event):
+            if caller is None or self._was_cut(event.peer, event.place):
                 return
             if not caller.reaches(process):
                 self.seen["reply to a dead process"] += 1
@@ -266,8 +283,10 @@ class World:
         if len(self.delivered) < DUPLICATES_KEPT_MAX:
             self.delivered.append(act)
 
-    def _was_cut(self, event: ev.Exchange) -> bool:
-        cut = self.cut(event.place, event.peer)
+    def _was_cut(self, sender: int, reader: int) -> bool:
+        cut = self.cut(sender, reader)
+        if cut and not self.cut(reader, sender):
+            self.seen["deaf"] += 1
         self.seen["partition"] += cut
         return cut
 
@@ -287,10 +306,14 @@ class World:
         """The clock of a place, in ms."""
         return self.now_ms + self.places[place].off_ms
 
-    def cut(self, one: int, other: int) -> bool:
-        """Whether nothing arrives between two places now."""
+    def cut(self, sender: int, reader: int) -> bool:
+        """Whether nothing arrives from one place at another now."""
         self._partitions = [p for p in self._partitions if p.until > self.now_ms]
-        return any((one in p.side) != (other in p.side) for p in self._partitions)
+        return any(
+            reader in p.side if p.deaf else True
+            for p in self._partitions
+            if (sender in p.side) != (reader in p.side)
+        )
 
     def heal_partitions(self) -> None:
         """From now on everything arrives."""
@@ -315,13 +338,15 @@ class World:
         self.history.committed(place.name, max(place.told_ms, self.clock(index)), own)
         if agent is None:
             return
-        agent.expand = self.keyed.expand
-        self.problems += self.keyed.step(agent, self.clock(index))
+        wrote = list(own)
         self.problems += self.finals.step(place, agent, self.clock(index))
         own, disk.own_rows = disk.own_rows, []
         self.history.committed(place.name, max(place.told_ms, self.clock(index)), own)
         changed, disk.changed = disk.changed, []
         problems, disk.problems = disk.problems, []
+        if changed and self.settings.keeps:
+            problems += self.keyed.problems_of(place.name, changed, disk.values())
+            problems += keeping.written_problems(agent, wrote, self.clock(index))
         exempt = self.faults.twins
         problems += invariants.stamp_problems(changed, self.history)
         problems += self._claims[index].problems(agent, self.history, exempt)

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import aiohttp
 import msgspec
@@ -24,6 +25,7 @@ from redis.asyncio import Redis
 from yarl import URL
 
 from agent.api.app import make_server
+from agent.api.choosing import window_of
 from agent.api.clock import ManualClock
 from agent.api.services import Services
 from agent.api.table import OPENAPI
@@ -201,11 +203,13 @@ async def running_api(
         for listener in heard:
             listener(commit)
 
-    board_clock = now_ms if clock is None else clock.now_ms
-    queue = CommitQueue(Committer(store, mint_identity), board_clock, tell)
+    boards_own = None if clock is None else clock.now_ms
+    queue = CommitQueue(Committer(store, mint_identity), boards_own or now_ms, tell)
     reads, writes = RankClient(redis_url, 2.0, 8), RankClient(redis_url, 2.0, 2)
     plain = Redis.from_url(redis_url)
-    projector = Projector(config, readers, lambda: queue.state, writes, now_ms)
+    projector = Projector(
+        config, readers, lambda: queue.state, writes, now_ms, board_now_ms=boards_own
+    )
     peers = Peers(config, Secrets(config.ring.secret_file, time.monotonic), queue, readers, now_ms)
     peers.refused["replay"] = 1
     leaving = Leaving(peers)
@@ -213,7 +217,7 @@ async def running_api(
         config=config,
         queue=queue,
         readers=readers,
-        ranks=Ranks(config, reads),
+        ranks=Ranks(config, reads, readers),
         projector=projector,
         now_ms=now_ms,
         answer=echo,
@@ -254,7 +258,9 @@ async def is_ready(api: Api) -> bool:
 
 async def page(api: Api, board: str, query: str = "") -> Any:
     """A page that includes everything that is stored so far, also what peers wrote."""
-    assert await api.services.projector.wait_for(board, 5.0, lsn=api.queue.state.lsn)
+    state, text = api.queue.state, dict(parse_qsl(query)).get("window")
+    window = window_of(api.services, state, state.catalog.board(board), text).window.id
+    assert await api.services.projector.wait_for(board, window, 5.0, lsn=state.lsn)
     answer = await api.get(f"/v1/boards/{board}/entries?{query}")
     assert answer.status == 200, answer
     return answer.body

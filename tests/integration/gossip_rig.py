@@ -27,6 +27,8 @@ from agent.gossip.peers import Peers
 from agent.gossip.ranges import Ranges
 from agent.gossip.repair import Repairer
 from agent.gossip.secrets import Secrets
+from agent.keeping import Keeper
+from agent.limits import INT64_MAX
 from agent.operation import Announce, Operation, Write
 from agent.store.identity import Identity
 from agent.store.readers import Readers
@@ -39,6 +41,22 @@ POLL_S = 0.005  # a loop that never rests would starve the readers' threads
 def now_ms() -> int:
     """The machine's clock."""
     return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class House:
+    """How an agent keeps house. `keeps`: it does.
+
+    clock: by which entries are placed in windows. facts_max: how many facts it stores.
+    put_back: its file is an old copy, as the start of a process would find out.
+    shown: see Keeper.
+    """
+
+    keeps: bool = False
+    clock: Callable[[], int] = now_ms
+    facts_max: int = INT64_MAX
+    put_back: bool = False
+    shown: Callable[[int], bool] = lambda _lsn: True
 
 
 @dataclass
@@ -54,6 +72,7 @@ class Agent:
     answering: Answering
     repairer: Repairer
     ranges: Ranges
+    keeper: Keeper
     inbox: list[bytes] = field(default_factory=list)
 
     async def do(self, operation: Operation) -> object:
@@ -93,6 +112,7 @@ def config_of(folder: Path, name: str, url: str, ring: str, seeds: list[str]) ->
                 "chunk_bytes_max": 1024,
             },
             "repair": {"cells_per_s": 5_000, "rest_s": 0.05, "recount_s": 3_600},
+            "keeping": {"interval_s": 0.05},
         },
         folder,
         {},
@@ -109,6 +129,7 @@ async def running(
     secret: bytes = SECRET,
     calls: bool = True,
     repairs: bool = False,
+    house: House = House(),
 ) -> AsyncIterator[Agent]:
     """An agent until the end of the block. `calls=False`: it only answers.
 
@@ -116,13 +137,13 @@ async def running(
     """
     (folder / name).mkdir(exist_ok=True)
     path = folder / name / "tallyring.db"
-    random = Random(str(path))
+    random = Random(f"{path} {time.time_ns()}")  # each file has another identity
     inc, log = mint(now_ms(), random.getrandbits(22)), random.getrandbits(62) + 1
     store = SqliteStore(path, Identity(ring, name, name, inc, log))
-    store.begin(random.getrandbits(62) + 1)
+    _begin(store, random.getrandbits(62) + 1, put_back=house.put_back)
     readers = Readers(path)
     tell: list[Callable[[Commit], None]] = []
-    queue = _queue(store, random, tell)
+    queue = _queue(store, random, tell, house)
     inbox: list[bytes] = []
 
     async def exchange(request: web.Request) -> web.Response:
@@ -144,27 +165,44 @@ async def running(
     repairer = Repairer(peers, ranges, scrubbing, config.repair)
     answering = Answering(peers, limits, {Kind.RANGE: ranges.answer})
     gossip = Gossip(peers, client, limits, random)
-    tell += [gossip.committed, repairer.committed]
+    housekeeping = Readers(path)
+    every_s = config.keeping.interval_s
+    keeper = Keeper(queue, housekeeping, path, house.clock, every_s, shown=house.shown)
+    tell += [gossip.committed, repairer.committed, keeper.committed]
     await queue.submit(Announce(name, url))
     try:
         async with asyncio.TaskGroup() as loops:
             task = loops.create_task(gossip.run() if calls else asyncio.Event().wait())
             repairing = loops.create_task(repairer.run() if repairs else asyncio.sleep(0))
+            keeping = loops.create_task(keeper.run() if house.keeps else asyncio.sleep(0))
             yield Agent(
-                name, url, config, queue, readers, peers, answering, repairer, ranges, inbox
+                name, url, config, queue, readers, peers, answering, repairer, ranges, keeper, inbox
             )
-            task.cancel()
-            repairing.cancel()
+            for loop in (task, repairing, keeping):
+                loop.cancel()
     finally:
         await runner.cleanup()
         await client.close()
         await queue.stop()
         readers.close()
         scrubbing.close()
+        housekeeping.close()
         store.close()
 
 
-def _queue(store: SqliteStore, random: Random, tell: list[Callable[[Commit], None]]) -> CommitQueue:
+def _begin(store: SqliteStore, nonce: int, *, put_back: bool) -> None:
+    if put_back:
+        store.begin(nonce, time.time_ns(), "the file was put back", incomplete=True)
+    else:
+        store.begin(nonce)
+
+
+def _queue(
+    store: SqliteStore,
+    random: Random,
+    tell: list[Callable[[Commit], None]],
+    house: House,
+) -> CommitQueue:
     """A commit queue that is running; after each commit it tells whoever is in the list then."""
 
     def committed(commit: Commit) -> None:
@@ -172,8 +210,10 @@ def _queue(store: SqliteStore, random: Random, tell: list[Callable[[Commit], Non
             told(commit)
 
     queue = CommitQueue(
-        Committer(store, lambda ms, inc: (mint(ms, random.getrandbits(22), inc), inc)),
-        now_ms,
+        Committer(
+            store, lambda ms, inc: (mint(ms, random.getrandbits(22), inc), inc), house.facts_max
+        ),
+        house.clock,
         committed,
     )
     queue.start()

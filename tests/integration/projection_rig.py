@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from agent.boards.catalog import Board
+from agent.boards.catalog import Board, Placed
 from agent.boards.definition import Definition, check
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
@@ -21,7 +21,19 @@ from agent.committer import Committer
 from agent.config import AgentSection, Config, ProjectionSection, RedisSection, RingSection
 from agent.errors import Indefinite, Refused, Unavailable
 from agent.exchange import Chunk
-from agent.operation import Define, Merge, Operation, Reset, Retire, Write, Written
+from agent.operation import (
+    Define,
+    Drop,
+    Erase,
+    LiftBan,
+    Merge,
+    Operation,
+    Reset,
+    Retire,
+    SetBan,
+    Write,
+    Written,
+)
 from agent.projection.connection import RankClient
 from agent.projection.embedded import EmbeddedValkey
 from agent.projection.keys import WATERMARK_KEY, Claim, Watermark, watermark_in
@@ -50,12 +62,20 @@ def config_of(
     region: str = "eu",
     check_s: float = 0.05,
     lease_s: float = 5.0,
+    clock: str = "manual",
+    derived_s: float = 0.02,
 ) -> Config:
     return Config(
-        agent=AgentSection(region=region, name=agent, data_dir=folder),
+        agent=AgentSection(region=region, name=agent, data_dir=folder, clock=clock),
         ring=RingSection(name=ring, secret_file=folder / "secret"),
         redis=RedisSection(url=url, timeout_s=5.0),
-        projection=ProjectionSection(batch_members_max=50, check_s=check_s, lease_s=lease_s),
+        projection=ProjectionSection(
+            batch_members_max=50,
+            check_s=check_s,
+            lease_s=lease_s,
+            sliding_s=derived_s,
+            trend_s=derived_s,
+        ),
     )
 
 
@@ -67,7 +87,10 @@ async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float 
 
 
 class Rig:
-    """One agent's store, committer, projector and ranks."""
+    """One agent's store, committer, projector and ranks.
+
+    Its board's clock is a manual one, which moves with each commit: `at_ms`.
+    """
 
     def __init__(
         self, folder: Path, url: str, *, skew_ms: int = 0, new_log: bool = False, **settings: Any
@@ -95,16 +118,21 @@ class Rig:
             lambda: self.committer.state,
             self.client,
             lambda: time.time_ns() // 10**6 + skew_ms,
+            board_now_ms=self.now_ms,
             identity=lambda: (self.committer.state.log, 1),
         )
-        self.ranks = Ranks(self.config, self.client)
-        self._at = NOW_MS
+        self.ranks = Ranks(self.config, self.client, self.readers)
+        self.at_ms = NOW_MS
         self._commits = itertools.count()
+
+    def now_ms(self) -> int:
+        """The board's time."""
+        return self.at_ms if self.config.agent.clock == "manual" else time.time_ns() // 10**6
 
     def run(self, *operations: Operation) -> list[Any]:
         """Commit operations; all of them must be taken."""
-        self._at += 1_000
-        commit = self.committer.run(operations, self._at)
+        self.at_ms += 1_000
+        commit = self.committer.run(operations, self.now_ms())
         for answer in commit.answers:
             assert not isinstance(answer, Refused | Indefinite), answer
         # Every second commit is missed by the projector's copy of the log's end, so that both ways
@@ -142,29 +170,65 @@ class Rig:
     def add(self, board: str, amounts: Mapping[str, int]) -> None:
         self.write(board, [Entry(member, add=amount) for member, amount in amounts.items()])
 
+    def ban(self, member: str, board: str = "") -> None:
+        """Ban a member on a board, or on all."""
+        self.run(SetBan(member.encode(), board, None, "cheats", "admin"))
+
+    def lift(self, member: str, board: str = "") -> None:
+        """Lift a member's ban."""
+        self.run(LiftBan(member.encode(), board, "", "admin"))
+
+    def erase(self, name: str) -> bytes:
+        """Close a name, and drop what was stored of it; returns the id of its tombstone."""
+        self.run(Erase(name.encode(), b"k" * 16))
+        self.purge(name)
+        found = self.committer.state.erased.find(name.encode())
+        assert found is not None
+        return found.id
+
+    def purge(self, name: str) -> None:
+        """Drop every cell that stands under an erased name as a member."""
+        db = open_reader(self.path)
+        snapshot = SqliteSnapshot(db)
+        cells = [
+            (space, name.encode(), slot)
+            for space in snapshot.spaces()
+            for slot, _ in snapshot.slots_of(space, name.encode())
+        ]
+        db.close()
+        self.run(Drop(tuple(cells)))
+
     def board(self, name: str) -> Board:
         return self.committer.state.catalog.board(name)
 
-    async def projected(self, board: str) -> None:
-        """Wait until everything committed so far is in the ranks."""
-        assert await self.projector.wait_for(board, 30, lsn=self.committer.state.lsn)
+    def placed(self, board: str, window: str | None = None) -> Placed:
+        """A window of a board, by name or id; the first one where none is named."""
+        found = self.board(board)
+        return found.place(found.resolve(window, self.now_ms()))
 
-    async def page(self, board: str) -> list[tuple[int, str, int]]:
-        """The whole board, in pages, as (rank, member, score)."""
+    async def projected(self, board: str, window: str | None = None) -> None:
+        """Wait until everything committed so far is in the ranks."""
+        name = self.placed(board, window).window.id
+        assert await self.projector.wait_for(board, name, 30, lsn=self.committer.state.lsn)
+
+    async def page(self, board: str, window: str | None = None) -> list[tuple[int, str, int]]:
+        """The whole window, in pages, as (rank, member, score)."""
         found: list[tuple[int, str, int]] = []
         while True:
-            view = await self.ranks.page(self.board(board), len(found), PAGE)
+            view = await self.ranks.page(self.placed(board, window), len(found), PAGE)
             found += [(entry.rank, entry.member, entry.score) for entry in view.entries]
             if len(found) >= view.total:
                 return found
 
-    async def scores(self, board: str) -> dict[str, int]:
-        return {member: score for _, member, score in await self.page(board)}
+    async def scores(self, board: str, window: str | None = None) -> dict[str, int]:
+        return {member: score for _, member, score in await self.page(board, window)}
 
-    async def serves(self, board: str, scores: Mapping[str, int]) -> bool:
-        """Whether the board is served with exactly these scores."""
+    async def serves(
+        self, board: str, scores: Mapping[str, int], window: str | None = None
+    ) -> bool:
+        """Whether the window is served with exactly these scores."""
         with suppress(Unavailable):
-            return await self.scores(board) == scores
+            return await self.scores(board, window) == scores
         return False
 
     def fill(self, members: int) -> dict[str, int]:
@@ -174,9 +238,11 @@ class Rig:
         self.add("points", scores)
         return scores
 
-    async def serving(self, scores: Mapping[str, int], board: str = "points") -> None:
-        """Wait until the board is served with exactly these scores."""
-        await eventually(lambda: self.serves(board, scores))
+    async def serving(
+        self, scores: Mapping[str, int], board: str = "points", window: str | None = None
+    ) -> None:
+        """Wait until the window is served with exactly these scores."""
+        await eventually(lambda: self.serves(board, scores, window))
 
     async def in_phase(self, phase: Phase) -> None:
         """Wait until the projector is in a phase."""

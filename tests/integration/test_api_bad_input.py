@@ -20,6 +20,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ENTRIES = "/v1/boards/s/entries"
 BEST = "/v1/boards/best/entries"
 GROWS = "/v1/boards/grows/entries"
+LIKES = "/v1/boards/likes/entries"
+UNIQUE = "/v1/boards/unique/entries"
+TREND = "/v1/boards/trend/entries"
+RESULTS = "/v1/boards/results/entries"
+SEASON = "/v1/boards/season/entries"
 MSGPACK = {"Content-Type": "application/msgpack"}
 
 
@@ -29,6 +34,12 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
         await running.define("s", rule="sum")
         await running.define("best", rule="best")
         await running.define("grows", rule="sum", grow_only=True)
+        await running.define("likes", rule="distinct")
+        await running.define("unique", rule="unique")
+        await running.define("trend", rule="trend")
+        await running.define("results", rule="best", results="keep", windows=[{"name": "day"}])
+        over = {"start": "2020-01-01T00:00:00Z", "end": "2020-02-01T00:00:00Z"}
+        await running.define("season", rule="sum", windows=[{"name": "season:s1", **over}])
         yield running
 
 
@@ -61,7 +72,11 @@ CASES: list[tuple[str, Any, int, str, str]] = [
     (ENTRIES, entry(adds=1), 400, "malformed", "adds"),
     (ENTRIES, entry(score=1), 400, "malformed", "score"),
     (ENTRIES, entry(data={"x": 1}), 400, "malformed", "data"),
-    (ENTRIES, entry(key="k"), 400, "malformed", "key"),
+    (ENTRIES, entry(key="k"), 400, "malformed", "at: missing; an entry with a `key`"),
+    (ENTRIES, entry(key="k" * 129, at=1), 400, "malformed", "key"),
+    (ENTRIES, entry(key="k", at="2020-01-01T00:00:00Z"), 410, "key_expired", "remembered"),
+    (ENTRIES, entry(actor="a"), 400, "malformed", "actor"),
+    (ENTRIES, entry(present=True), 400, "malformed", "present"),
     (ENTRIES, entry(at="yesterday"), 400, "malformed", "at"),
     (ENTRIES, entry(at="2026-11-30T13:00:00"), 400, "malformed", "at"),
     (ENTRIES, entry(at="2926-11-30T13:00:00Z"), 422, "out_of_range", "ahead"),
@@ -82,6 +97,15 @@ CASES: list[tuple[str, Any, int, str, str]] = [
     (BEST, {"member": "m", "score": 1, "data": 2**70}, 400, "malformed", "data"),
     (BEST, {"member": "m", "score": 1, "key": ""}, 400, "malformed", "key"),
     (GROWS, entry(add=-1), 422, "grow_only", "only grows"),
+    (LIKES, {"member": "m"}, 400, "malformed", "actor: missing"),
+    (LIKES, {"member": "m", "actor": ""}, 400, "malformed", "actor: empty"),
+    (LIKES, {"member": "m", "actor": "a", "present": 1}, 400, "malformed", "present"),
+    (LIKES, entry(actor="a"), 400, "malformed", "add"),
+    (UNIQUE, {"member": "m", "actor": "a", "present": False}, 400, "malformed", "present"),
+    (TREND, entry(add=0), 422, "out_of_range", "at least 1"),
+    (TREND, entry(key="k", at=1), 400, "malformed", "key"),
+    (RESULTS, {"member": "m", "score": 1}, 400, "malformed", "key: missing"),
+    (SEASON, entry(), 422, "window_closed", "no window of the board is open"),
     ("/v1/boards/nope/entries", entry(), 404, "unknown_board", "nope"),
     ("/v1/boards/NO%00PE/entries", entry(), 404, "unknown_board", "NO"),
     (ENTRIES, {"entries": []}, 400, "malformed", "entries"),
@@ -94,7 +118,10 @@ CASES: list[tuple[str, Any, int, str, str]] = [
     ("/v1/counters/x", {"add": 1}, 400, "malformed", "add"),
     ("/v1/counters/x", {}, 400, "malformed", "by"),
     ("/v1/counters/x", [], 400, "malformed", "object"),
-    ("/v1/counters/x", {"by": 1, "key": "k"}, 400, "malformed", "key"),
+    ("/v1/counters/x", {"by": 1, "key": "k"}, 400, "malformed", "at: missing"),
+    ("/v1/counters/x", {"by": 1, "key": "", "at": 1}, 400, "malformed", "key"),
+    ("/v1/counters/x", {"by": 1, "key": "k", "at": 1}, 410, "key_expired", "remembered"),
+    ("/v1/counters/x", {"by": 1, "at": "now"}, 400, "malformed", "at"),
     ("/v1/counters/%00", {"by": 1}, 400, "malformed", "name"),
     ("/v1/counters/%ff", {"by": 1}, 400, "malformed", "UTF-8"),
     ("/v1/counters/" + "x" * 257, {"by": 1}, 400, "malformed", "name: 257 bytes"),
@@ -118,12 +145,44 @@ async def test_bad_body(api: Api, path: str, body: Any, status: int, code: str, 
     assert names in shown
 
 
+NOW = {"start": "2020-01-01T00:00:00Z", "end": "2063-01-01T00:00:00Z"}
 DEFINITIONS: list[tuple[str, Any, int, str, str]] = [
     ("x", {}, 400, "malformed", "rule"),
     ("x", {"rule": "sum", "colour": "red"}, 400, "malformed", "colour"),
     ("x", {"rule": "average"}, 400, "malformed", "rule"),
     ("x", {"rule": "best", "grow_only": True}, 400, "malformed", "grow_only"),
-    ("x", {"rule": "sum", "windows": [{"name": "day"}]}, 400, "malformed", "windows"),
+    ("x", {"rule": "sum", "windows": []}, 400, "malformed", "windows"),
+    ("x", {"rule": "sum", "windows": [{"name": "fortnight"}]}, 400, "malformed", "windows[0].name"),
+    ("x", {"rule": "sum", "windows": [{"name": "day"}] * 2}, 400, "malformed", "there twice"),
+    (
+        "x",
+        {"rule": "sum", "windows": [{"name": "all", "zone": "Europe/Berlin"}]},
+        400,
+        "malformed",
+        "zone",
+    ),
+    (
+        "x",
+        {"rule": "sum", "windows": [{"name": "day", "zone": "Mars/Base"}]},
+        400,
+        "malformed",
+        "zone",
+    ),
+    ("x", {"rule": "sum", "windows": [{"name": "day", "keep": "8 d"}]}, 400, "malformed", "keep"),
+    ("x", {"rule": "sum", "windows": [{"name": "season:s"}]}, 400, "malformed", "start"),
+    ("x", {"rule": "sum", "rate": {"per_member": 0}}, 400, "malformed", "rate.per_member"),
+    ("x", {"rule": "sum", "results": "keep"}, 400, "malformed", "results"),
+    ("x", {"rule": "best", "key_retention": "1h"}, 400, "malformed", "key_retention"),
+    ("x", {"rule": "sum", "key_retention": "8d"}, 422, "out_of_range", "key_retention"),
+    ("x", {"rule": "sum", "half_life": "1h"}, 400, "malformed", "half_life"),
+    ("x", {"rule": "distinct", "ties": "first"}, 400, "malformed", "ties"),
+    (
+        "s",
+        {"rule": "sum", "windows": [{"name": "all"}, {"name": "season:now", **NOW}]},
+        409,
+        "board_conflict",
+        "begun",
+    ),
     ("x", {"rule": "sum", "score": {"min": 5, "max": 1}}, 400, "malformed", "score.min"),
     ("x", {"rule": "sum", "score": {"min": 0, "max": 1.5}}, 400, "malformed", "score.max"),
     ("x", {"rule": "sum", "score": {"min": 0, "max": 2**53}}, 422, "out_of_range", "score.max"),
@@ -259,6 +318,7 @@ QUERIES = [
     ("GET", f"{ENTRIES}?after=nowhere", "after"),
     ("GET", f"{ENTRIES}?after=ffffffffffffffff-1-1", "after"),
     ("GET", f"{ENTRIES}/m?neighbors=101", "neighbors"),
+    ("POST", f"{ENTRIES}?window=all", "window: goes with rank=true"),
     ("GET", "/v1/counters/x?generation=1", "generation"),
     ("GET", "/v1/counters/x?after=1-2", "after"),
     ("GET", "/v1/ring?%ff=1", "query"),
@@ -275,10 +335,9 @@ async def test_bad_query(api: Api, method: str, path: str, names: str) -> None:
 
 
 LATER = [
-    ("PUT", "/v1/boards/s/bans/m"),
-    ("GET", "/v1/boards/s/actors/m"),
+    ("GET", "/v1/boards/s/live"),
+    ("GET", "/v1/boards/s/windows/all/final"),
     ("GET", "/v1/explain/s/m"),
-    ("DELETE", "/v1/members/m"),
     ("GET", "/v1/counters/"),
     ("GET", "/v1/counters/a/b"),
     ("GET", "/v1/boards/s/entries/m/n"),

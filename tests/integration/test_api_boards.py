@@ -44,20 +44,38 @@ async def test_define_change_and_show(api: Api) -> None:
         "order": "high",
         "grow_only": False,
         "ties": "first",
-        "windows": [{"name": "all"}],
+        "windows": [
+            {"name": "all", "zone": "UTC", "grace": None, "keep": None, "start": None, "end": None}
+        ],
         "score": None,
+        "rate": None,
+        "results": None,
+        "key_retention": "1h",
+        "half_life": None,
     }
     assert first["score"] == {"min": -(2**27), "max": 2**27 - 1}
-    assert (first["tick_ms"], first["b"], first["written_by"]) == (60_000, 25, "eu-1")
+    assert first["written_by"] == "eu-1"
+    assert first["windows"] == [
+        {
+            "name": "all",
+            "tick_ms": 60_000,
+            "b": 25,
+            "window": "all",
+            "start": None,
+            "end": None,
+            "next_reset": None,
+        }
+    ]
     same = (await api.define("show", **first["definition"])).body
     assert (same["changed"], same["version"]) == (False, 1)
     narrow = (await api.define("show", rule="sum", score={"min": 0.0, "max": 1000})).body
-    assert (narrow["changed"], narrow["version"], narrow["tick_ms"]) == (True, 2, 1)
+    assert (narrow["changed"], narrow["version"]) == (True, 2)
+    assert narrow["windows"][0]["tick_ms"] == 1
     shown = (await api.get("/v1/boards/show")).body
     assert shown["score"] == {"min": 0, "max": 1000}
     assert shown["overruled"] == []
     untimed = (await api.define("show", rule="sum", ties="shared")).body
-    assert (untimed["tick_ms"], untimed["b"]) == (None, 0)
+    assert (untimed["windows"][0]["tick_ms"], untimed["windows"][0]["b"]) == (None, 0)
 
 
 async def test_list_is_paged(api: Api) -> None:

@@ -4,31 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 from click.testing import CliRunner, Result
 
+from agent.boards.entry import rfc3339
 from cluster.cli import main
 from cluster.local_ring import LocalRing
 
 
+class Line:
+    """The command line of an agent."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def call(self, *arguments: str) -> Result:
+        """Run a command on a thread: it has an event loop of its own."""
+        line = [*arguments, "--url", self._url]
+        return await asyncio.to_thread(CliRunner().invoke, main, line)
+
+    async def says(self, *arguments: str) -> str:
+        """What a command prints that does what it says."""
+        result = await self.call(*arguments)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    async def answers(self, *arguments: str) -> dict[str, Any]:
+        """The same as JSON."""
+        document: dict[str, Any] = json.loads(await self.says(*arguments, "--json"))
+        return document
+
+
+async def test_windows_and_keys_on_the_command_line() -> None:
+    async with LocalRing(("eu",)) as ring:
+        line = Line(ring["eu"].url)
+        call, says = line.call, line.says
+        await says("board", "define", "b", "--rule", "sum")
+        week = "week,zone=Europe/Berlin,keep=8d"
+        await says("board", "define", "fans", "--rule", "distinct", "--window", week)
+        shown = await says("board", "show", "fans")
+        assert "zone Europe/Berlin, grace 10m, keep 8d" in shown
+        assert "open: week:" in shown
+        assert "next reset: 20" in shown
+        assert "fans, week:" in await says("top", "fans", "--window", "week")
+        assert "unknown_window, 404" in (await call("top", "fans", "--window", "day")).stderr
+        once = ("add", "b", "cy", "4", "--key", "k", "--at", rfc3339(time.time_ns() // 10**6))
+        assert (await says(*once)).startswith("cy: 4")
+        assert "counted before, at 20" in await says(*once)
+
+
 async def test_commands_do_what_they_say() -> None:
     async with LocalRing(("eu",)) as ring:
-        url = ring["eu"].url
-
-        async def call(*arguments: str) -> Result:
-            """Run a command on a thread: it has an event loop of its own."""
-            line = [*arguments, "--url", url]
-            return await asyncio.to_thread(CliRunner().invoke, main, line)
-
-        async def says(*arguments: str) -> str:
-            result = await call(*arguments)
-            assert result.exit_code == 0, result.output
-            return result.output
-
-        async def answers(*arguments: str) -> dict[str, Any]:
-            document: dict[str, Any] = json.loads(await says(*arguments, "--json"))
-            return document
+        line = Line(ring["eu"].url)
+        call, says, answers = line.call, line.says, line.answers
 
         shown = await says("board", "define", "b", "--rule", "sum", "--dry-run")
         assert shown.startswith("b: would be changed")

@@ -95,7 +95,7 @@ async def until(queue: CommitQueue, cost: int) -> None:
 async def test_what_waits_is_one_commit_answered_in_order() -> None:
     async with started() as running:
         answers = await running.submit_all([add(n) for n in range(1, 101)])
-        assert answers == [Written(([n * (n + 1) // 2],)) for n in range(1, 101)]
+        assert answers == [Written(([{"all": n * (n + 1) // 2}],), ({},)) for n in range(1, 101)]
         assert running.queue.state.seq == len(running.commits) <= 3
         assert running.queue.waiting_cost == 0
         assert running.total() == 5050
@@ -155,7 +155,7 @@ async def test_a_store_that_refuses_gives_a_definite_error_and_changes_nothing()
         answers = await running.submit_all([add(10), add(20)])
         assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
         assert running.queue.state is before
-        assert (await running.queue.submit(add(1))).answer == Written(([2],))
+        assert (await running.queue.submit(add(1))).answer == Written(([{"all": 2}],), ({},))
 
 
 async def test_a_commit_of_unknown_outcome_is_indefinite_and_the_store_decides() -> None:
@@ -165,7 +165,7 @@ async def test_a_commit_of_unknown_outcome_is_indefinite_and_the_store_decides()
         (answer,) = await running.submit_all([add(10)])
         assert isinstance(answer, Indefinite)
         assert not answer.definite
-        assert (await running.queue.submit(add(1))).answer == Written(([11],))
+        assert (await running.queue.submit(add(1))).answer == Written(([{"all": 11}],), ({},))
 
 
 async def test_a_failed_transaction_does_not_take_the_next_with_it() -> None:
@@ -185,7 +185,9 @@ async def test_a_caller_that_gives_up_does_not_disturb_the_others() -> None:
         await until(running.queue, 2)
         first.cancel()
         running.store.gate.set()
-        assert (await second).answer == Written(([3],)), "what was submitted is committed"
+        assert (await second).answer == Written(([{"all": 3}],), ({},)), (
+            "what was submitted is committed"
+        )
         assert running.queue.waiting_cost == 0
 
 
@@ -222,7 +224,7 @@ async def test_stopping_commits_what_waits_and_refuses_the_rest() -> None:
         with pytest.raises(Unavailable, match="stopping"):
             await running.queue.submit(add(1))
         running.store.gate.set()
-    assert waiting.result()[-1] == Written(([5],))
+    assert waiting.result()[-1] == Written(([{"all": 5}],), ({},))
     await running.queue.stop()
 
 

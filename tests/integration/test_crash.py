@@ -13,10 +13,10 @@ from pathlib import Path
 from random import Random
 
 from agent.boards.definition import COUNTERS
-from agent.crdt import counter
 from agent.crdt.cell import Row
 from agent.crdt.fingerprint import BUCKETS, bucket_of, fingerprint
 from agent.crdt.slot import Kind
+from agent.crdt.total import total_of
 from agent.store.identity import Identity
 from agent.store.snapshot import SqliteSnapshot
 from agent.store.sqlite import SqliteStore
@@ -98,7 +98,7 @@ def check_file(path: Path, boot: int) -> dict[bytes, dict[int, int]]:
         found: dict[bytes, dict[int, int]] = {}
         for member, slots in snapshot.members_after(space, b"", 10**6):
             found[member] = {slot[0]: value[0] for slot, value in slots}
-            total = counter.total_of((slot[0], value) for slot, value in slots)
+            total = total_of(slots)
             assert snapshot.totals_of([(space, member)]) == {(space, member): total}
             kept = db.execute("SELECT score FROM totals WHERE member = ?", (member,)).fetchone()
             assert (kept is not None) == (len(slots) > 1)

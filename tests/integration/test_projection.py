@@ -59,7 +59,7 @@ async def test_order_equals_a_plain_sort(agent: Rig, order: str, ties: str) -> N
         await agent.projected("speed")
         expected = ranked(rows, low=order == "low", ties=ties)
         assert await agent.page("speed") == expected
-        board = agent.board("speed")
+        board = agent.placed("speed")
         for place in (0, 1, 57, len(rows) - 1):
             rank, name, score = expected[place]
             view = await agent.ranks.member(board, name, 2)
@@ -120,7 +120,7 @@ async def test_a_new_board_is_served_empty(agent: Rig) -> None:
     async with agent.projecting():
         agent.define("empty", rule="sum")
         await agent.projected("empty")
-        view = await agent.ranks.page(agent.board("empty"), 0, 10)
+        view = await agent.ranks.page(agent.placed("empty"), 0, 10)
         assert (view.entries, view.total) == ((), 0)
 
 
@@ -197,7 +197,7 @@ async def test_retire_removes_the_keys_and_a_new_definition_starts_anew(agent: R
         await agent.projected("points")
         agent.retire("points")
         await agent.projected("counters")
-        assert agent.projector.state_of("points") == BoardState.REBUILDING
+        assert agent.projector.state_of("points", "all") == BoardState.REBUILDING
         assert await agent.redis.keys("lb:{s0}:points*") == []
         agent.define("points", rule="best", order="low")
         agent.write("points", [Entry("a", score=9)])
@@ -237,23 +237,23 @@ async def test_scores_beyond_the_scale_are_clamped_and_counted(agent: Rig) -> No
     agent.define("points", rule="sum", ties="first", score=ScoreRange(0, 1000))
     async with agent.projecting():
         await agent.projected("points")
-        entry = (await agent.ranks.page(agent.board("points"), 0, 1)).entries[0]
+        entry = (await agent.ranks.page(agent.placed("points"), 0, 1)).entries[0]
         assert (entry.score, entry.clamped) == (1023, True)
         assert agent.projector.status().counts.clamped >= 1
 
 
 async def test_wait_for_tells_what_is_projected(agent: Rig) -> None:
     lsn = agent.committer.state.lsn
-    assert not await agent.projector.wait_for("counters", 0.01, lsn=lsn)
+    assert not await agent.projector.wait_for("counters", "all", 0.01, lsn=lsn)
     async with agent.projecting():
         agent.add("counters", {"a": 1})
         state = agent.committer.state
-        assert await agent.projector.wait_for("counters", 10, lsn=state.lsn)
+        assert await agent.projector.wait_for("counters", "all", 10, lsn=state.lsn)
         stamp = (state.inc, state.seq)
-        assert await agent.projector.wait_for("counters", 10, stamp=stamp)
-        assert not await agent.projector.wait_for("counters", 0.01, lsn=state.lsn + 1)
-        assert not await agent.projector.wait_for("counters", 0.01, stamp=(state.inc, 99))
-        assert not await agent.projector.wait_for("nothing", 0.01, lsn=0)
+        assert await agent.projector.wait_for("counters", "all", 10, stamp=stamp)
+        assert not await agent.projector.wait_for("counters", "all", 0.01, lsn=state.lsn + 1)
+        assert not await agent.projector.wait_for("counters", "all", 0.01, stamp=(state.inc, 99))
+        assert not await agent.projector.wait_for("nothing", "all", 0.01, lsn=0)
 
 
 async def test_a_superseded_write_is_ranked_only_with_what_superseded_it(
@@ -273,7 +273,7 @@ async def test_a_superseded_write_is_ranked_only_with_what_superseded_it(
 
     async def watched(link: Link, *args: Any, **options: Any) -> None:
         await write(link, *args, **options)
-        claimed = await agent.projector.wait_for("points", 0, lsn=lsn)
+        claimed = await agent.projector.wait_for("points", "all", 0, lsn=lsn)
         found = await agent.client.command("ZSCORE", board_key("points", "all"), "a")
         claims.append((claimed, found is not None))
 

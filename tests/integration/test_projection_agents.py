@@ -45,7 +45,7 @@ class Reader:
     async def run(self) -> None:
         while True:
             try:
-                view = await self._agent.ranks.page(self._agent.board("points"), 0, 10)
+                view = await self._agent.ranks.page(self._agent.placed("points"), 0, 10)
             except Unavailable as error:
                 self.refused.append(error.code)
             else:
@@ -123,16 +123,18 @@ async def test_a_waiting_agent_tells_when_its_write_is_ranked(
             second.add("points", {"mine": 5})
             state = second.committer.state
             stamp = (state.inc, state.seq)
-            assert not await second.projector.wait_for("points", 0.1, lsn=state.lsn, stamp=stamp)
+            assert not await second.projector.wait_for(
+                "points", "all", 0.1, lsn=state.lsn, stamp=stamp
+            )
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(
-                    second.projector.wait_for("points", 5, lsn=state.lsn, stamp=stamp)
+                    second.projector.wait_for("points", "all", 5, lsn=state.lsn, stamp=stamp)
                 )
                 await asyncio.sleep(0)
                 first.pull(second)
             assert waiting.result()
             assert await second.redis.zscore(BOARD, "mine") == 5
-            assert not await second.projector.wait_for("points", 0.1, stamp=(state.inc, 99))
+            assert not await second.projector.wait_for("points", "all", 0.1, stamp=(state.inc, 99))
 
 
 async def test_clocks_a_minute_apart_change_nothing(server: EmbeddedValkey, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from agent.boards.entry import Entry
-from agent.projection.audit import DIFFERENCES_MAX, NOTHING, Comparison, Held, compare_board
+from agent.projection.audit import DIFFERENCES_MAX, NOTHING, Comparison, Held, compare_window
 from agent.projection.keys import board_key
 from agent.projection.link import Link
 from tests.integration.projection_rig import Rig, eventually, rig, valkey
@@ -26,8 +27,10 @@ async def agent(rank_server: str, tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 async def compare(agent: Rig, board: str, page: int = 50) -> Comparison:
-    log = agent.committer.state.log
-    return await compare_board(agent.readers, agent.client, agent.board(board), log, page=page)
+    placed = agent.placed(board)
+    return await compare_window(
+        agent.readers, agent.client, placed, lambda: agent.committer.state, page=page
+    )
 
 
 async def test_each_kind_of_difference_is_named_and_repaired(agent: Rig) -> None:
@@ -50,7 +53,7 @@ async def test_each_kind_of_difference_is_named_and_repaired(agent: Rig) -> None
             (b"p0499", 499, Held(499, None), NOTHING),
             (b"nobody", None, NOTHING, Held(5, None)),
         }
-        assert "points/p0499: SQLite: score 499" in "".join(map(str, found.differences))
+        assert "points/all/p0499: SQLite: score 499" in "".join(map(str, found.differences))
         (counter,) = (await compare(agent, "counters")).differences
         assert counter.expected == Held(7, "7")
         assert counter.found == Held(7, "8")
@@ -83,7 +86,7 @@ async def test_a_board_is_served_while_it_is_repaired(
     async def watched(link: Link, *args: object, **options: object) -> None:
         nonlocal served
         await write(link, *args, **options)  # type: ignore[arg-type]
-        view = await agent.ranks.page(agent.board("points"), 0, 1)
+        view = await agent.ranks.page(agent.placed("points"), 0, 1)
         served += view.total == 3_000
 
     async with agent.projecting():
@@ -134,13 +137,17 @@ async def test_what_can_not_be_compared_is_skipped(agent: Rig) -> None:
     assert (await compare(agent, "points")).skipped == "Redis is being filled"
     async with agent.projecting():
         await agent.projected("points")
-        agent_log = agent.committer.state.log
-        board = agent.board("points")
-        other = await compare_board(agent.readers, agent.client, board, agent_log + 1)
+        state = agent.committer.state
+        other = await compare_window(
+            agent.readers,
+            agent.client,
+            agent.placed("points"),
+            lambda: replace(state, log=state.log + 1),
+        )
         assert "projects from another log" in other.skipped
         await agent.redis.zremrangebyrank(BOARD, 0, -2)
         found = await compare(agent, "points")
         assert found.count == DIFFERENCES_MAX + 49
         assert len(found.differences) == DIFFERENCES_MAX
         await agent.redis.delete(f"{BOARD}:meta")
-        assert (await compare(agent, "points")).skipped == "the board is being filled"
+        assert (await compare(agent, "points")).skipped == "the window is being filled"

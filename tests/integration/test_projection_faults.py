@@ -132,7 +132,9 @@ async def test_a_full_redis_says_what_to_do_and_heals(agent: Rig) -> None:
         await agent.redis.config_set("maxmemory", "1")
         agent.add("points", {"more": 1})
         await down_with(agent, "maxmemory: raise it")
-        assert not await agent.projector.wait_for("points", 0.05, lsn=agent.committer.state.lsn)
+        assert not await agent.projector.wait_for(
+            "points", "all", 0.05, lsn=agent.committer.state.lsn
+        )
         found = await agent.redis.hgetall(WATERMARK_KEY)
         assert found[b"lsn"] == before[b"lsn"]
         assert await agent.redis.zscore(BOARD, "more") is None
@@ -222,8 +224,8 @@ async def test_a_failover_to_a_replica_that_lost_the_tail(
                     proxy.cut()
                     proxy.heal()
                     await down_with(agent, "promote it")
-                    assert not await agent.projector.wait_for("points", 0.05, lsn=state.lsn)
-                    view = await agent.ranks.page(agent.board("points"), 0, 1)
+                    assert not await agent.projector.wait_for("points", "all", 0.05, lsn=state.lsn)
+                    view = await agent.ranks.page(agent.placed("points"), 0, 1)
                     assert view.lsn == behind  # served, as old as it says
                     await second.command("REPLICAOF", "NO", "ONE")
                     for name, amount in lost.items():

@@ -54,7 +54,7 @@ class Reader:
     async def run(self) -> None:
         while True:
             try:
-                view = await self._agent.ranks.page(self._agent.board(self._board), 0, 100)
+                view = await self._agent.ranks.page(self._agent.placed(self._board), 0, 100)
             except Unavailable as error:
                 self.refused += 1
                 self.codes.add(error.code)

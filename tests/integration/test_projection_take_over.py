@@ -37,7 +37,7 @@ class Gate:
         async def gated(one: Filler) -> bool:
             if self.open:
                 return await fill_on(one)
-            self.held += bool(one.places.fillings())
+            self.held += bool(one.places.turns.fillings())
             return False
 
         patch.setattr(Filler, "fill", gated)
@@ -54,7 +54,7 @@ class Reader:
     async def run(self) -> None:
         while True:
             try:
-                view = await self._agent.ranks.page(self._agent.board("points"), 0, 10)
+                view = await self._agent.ranks.page(self._agent.placed("points"), 0, 10)
             except Unavailable as error:
                 self.refused.append(error.code)
             else:
@@ -94,8 +94,10 @@ async def test_what_was_projected_is_served_until_it_is_filled_anew(
             status = agent.projector.status()
             assert status.phase == Phase.FOLLOWING
             assert "points" in status.boards_rebuilding
-            assert not await agent.projector.wait_for("points", 0.05, lsn=missed)
-            assert not await agent.projector.wait_for("points", 0.05, stamp=(state.inc, state.seq))
+            assert not await agent.projector.wait_for("points", "all", 0.05, lsn=missed)
+            assert not await agent.projector.wait_for(
+                "points", "all", 0.05, stamp=(state.inc, state.seq)
+            )
             # What comes now goes to both keys, and can be waited for.
             agent.add("points", {"player-000001": 2, "later": 9})
             await agent.projected("points")
@@ -104,7 +106,7 @@ async def test_what_was_projected_is_served_until_it_is_filled_anew(
             gate.open = True
             scores |= {"missed": 5, "later": 9, "player-000001": scores["player-000001"] + 2}
             await agent.serving(scores)
-            assert await agent.projector.wait_for("points", 10, lsn=missed)
+            assert await agent.projector.wait_for("points", "all", 10, lsn=missed)
 
             async def claimed() -> bool:
                 return (await agent.watermark()).vv == agent.committer.state.vv
@@ -146,7 +148,7 @@ async def test_a_crash_in_a_take_over_is_gone_on_from(
             async with agent.projecting():
                 await eventually(lambda: _true(gate.held > 0))
                 assert (await agent.watermark()).vv == found.vv
-                assert not await agent.projector.wait_for("points", 0.05, lsn=3)
+                assert not await agent.projector.wait_for("points", "all", 0.05, lsn=3)
         assert await agent.redis.zscore(BOARD, "nobody") == 1
         async with agent.projecting():
             await agent.serving(scores)

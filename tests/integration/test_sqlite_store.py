@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
 
 import pytest
 import sqlite_utils
@@ -30,6 +29,7 @@ from tests.integration.store_bench import (
     NOW_MS,
     OTHER,
     SPACE,
+    FailingOnce,
     SqliteBench,
     cell,
     everything,
@@ -43,37 +43,6 @@ def on_disk(tmp_path: Path) -> Iterator[SqliteBench]:
     made = SqliteBench(tmp_path / "t.db")
     yield made
     made.close()
-
-
-class FailingOnce:
-    """A connection of which one statement fails, once."""
-
-    def __init__(self, db: sqlite3.Connection, word: str, *, after: bool = False) -> None:
-        self._db = db
-        self._word = word
-        self._after = after
-        self.failed = False
-
-    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-        if not self.failed and self._word in sql:
-            if self._after:
-                self._db.execute(sql, *arguments)
-            self._fail()
-        return self._db.execute(sql, *arguments)
-
-    def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:
-        rows = list(rows)
-        if not self.failed and self._word in sql:
-            self._db.executemany(sql, rows[: len(rows) // 2])
-            self._fail()
-        return self._db.executemany(sql, rows)
-
-    def _fail(self) -> NoReturn:
-        self.failed = True
-        raise sqlite3.OperationalError("disk I/O error")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
 
 
 STATEMENTS = [
@@ -228,9 +197,12 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         SqliteStore(path, IDENTITY)
 
 
-def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
     path = tmp_path / "t.db"
-    rows = [cell(f"m{i}", i, seq=i) for i in range(1, 300)]
+    rows = [cell(f"m{i}", i, seq=i) for i in range(1, 297)]
+    # Of kinds that these versions stored without knowing them.
+    rows += [cell(f"m{i}", i, b"F" + bytes([i % 256]), seq=i) for i in range(297, 300)]
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         first = sqlite_utils.Migrations("tallyring")
@@ -244,13 +216,18 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> No
         for lsn, row in enumerate(rows, 1):
             db.execute("INSERT INTO cells VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)", (*row[1:], lsn))
             db.execute("INSERT INTO log VALUES (?, 1, ?, ?)", (lsn, row.member, row.slot))
+        if version == 2:
+            second = sqlite_utils.Migrations("tallyring")
+            for earlier in (schema.cells_log_totals, schema.identity_and_fingerprints):
+                second(name=earlier.__name__)(earlier)
+            second.apply(sqlite_utils.Database(db))
     store = SqliteStore(path, IDENTITY)
     loaded = store.load([row.key for row in rows], [])  # each fits its fingerprint
     state = store.state()
     store.close()
     assert list(loaded.cells.values()) == rows
     assert state.cursors == {60: Reading("us", 7)}
-    assert (state.seen, state.complete) == ({OTHER: 299}, True)
+    assert (state.seen, state.complete, state.facts) == ({OTHER: 299}, True, 3)
     root = 0
     for row in rows:
         root ^= fingerprint(row)
@@ -313,6 +290,7 @@ def test_the_settings_that_durability_stands_on(on_disk: SqliteBench) -> None:
         "UPDATE fences SET boot = 1.5",
         "UPDATE state SET seq = 'x'",
         "UPDATE state SET root = 0.5",
+        "UPDATE state SET facts = 'x'",
         "UPDATE state SET burnt = x'ff'",
         "UPDATE buckets SET print = 'x' WHERE id = 3",
     ],

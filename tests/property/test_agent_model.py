@@ -209,7 +209,9 @@ class AgentModel(RuleBasedStateMachine):
                 assert answer.definite
             else:
                 assert isinstance(answer, Written)
-                assert [score for group in answer.scores for score in group] == expected
+                assert [score for group in answer.scores for score in group] == [
+                    {"all": score} for score in expected
+                ]
 
     def expect(
         self, agent: int, figures: list[tuple[str, str, int, int | None]]

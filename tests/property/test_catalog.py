@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 from agent.boards import change
 from agent.boards import definition as definitions
 from agent.boards.catalog import GENERATION_SHIFT, Catalog
-from agent.boards.definition import COUNTERS, Definition, ScoreRange, check
+from agent.boards.definition import COUNTERS, Definition
+from agent.boards.windows import WindowSpec
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.slot import Kind, slot_of_name, slot_of_one
 from agent.crdt.space import BOARDS_SPACE, decode_space
-from agent.errors import Conflict, Malformed, NotFound, OutOfRange, TooLarge
+from agent.errors import Conflict, NotFound, TooLarge
 from agent.limits import BOARDS_MAX
 
 SUM = Definition(rule="sum")
 BEST = Definition(rule="best")
 LATEST = Definition(rule="latest", ties="member")
+DAYS = Definition(rule="sum", windows=(WindowSpec("all"), WindowSpec("day")))
 
 
 class Region:
@@ -72,7 +74,9 @@ def test_a_definition_is_in_force_from_version_one() -> None:
     board = eu.catalog.board("b")
     assert (board.generation, board.version, board.agent) == (0, 1, "eu")
     assert board.definition == SUM
-    assert eu.catalog.board_in(board.space) == board
+    placed = eu.catalog.placed(board.space)
+    assert placed is not None
+    assert (placed.board, placed.space, placed.window.id) == (board, board.space, "all")
     assert not eu.put(SUM), "the same definition changes nothing"
 
 
@@ -87,7 +91,8 @@ def test_two_regions_that_define_at_the_same_moment_keep_both() -> None:
         board = region.catalog.board("b")
         assert (board.agent, board.definition) == ("us", BEST)  # equal times: the greater body
         (lost,) = board.overruled
-        assert (lost.agent, lost.definition, lost.space) == ("eu", SUM, spaces["eu"])
+        assert (lost.agent, lost.definition) == ("eu", SUM)
+        assert [prefix + b"all" for prefix in lost.prefixes] == [spaces["eu"]]
 
 
 def test_a_later_put_that_has_seen_both_clears_the_list() -> None:
@@ -151,7 +156,7 @@ def test_a_board_that_is_retired_and_defined_anew_begins_a_new_generation() -> N
         eu.catalog.board("b")
     assert "retired" in caught.value.hint
     assert [board.name for board in eu.catalog] == [COUNTERS]
-    assert eu.catalog.board_in(old) is None
+    assert eu.catalog.placed(old) is None
     for refused in (eu.retire, eu.reset):
         with pytest.raises(NotFound):
             refused()
@@ -290,7 +295,7 @@ ACTS = st.lists(
     st.tuples(
         st.sampled_from(["eu", "us", "ap"]),
         st.sampled_from(["put", "put", "reset", "reset to", "retire", "hear"]),
-        st.sampled_from([SUM, BEST, LATEST, Definition(rule="sum", ties="last")]),
+        st.sampled_from([SUM, BEST, LATEST, DAYS, Definition(rule="sum", ties="last")]),
     ),
     max_size=14,
 )
@@ -332,31 +337,3 @@ def test_the_order_of_arrival_never_matters(
             cells[key] = value
             catalog = catalog.with_rows([Row(*key, *value, 1, 1)])
     assert catalog.find("b") == expected
-
-
-@pytest.mark.parametrize(
-    ("definition", "error", "word"),
-    [
-        (Definition(rule="best", grow_only=True), Malformed, "grow_only"),
-        (Definition(rule="sum", windows=()), Malformed, "windows"),
-        (
-            Definition(rule="sum", windows=(definitions.WindowSpec("day"),)),
-            Malformed,
-            "windows",
-        ),
-        (Definition(rule="sum", score=ScoreRange(5, 4)), Malformed, "score.min"),
-        (Definition(rule="sum", score=ScoreRange(0, 0.5)), Malformed, "score.max"),
-        (Definition(rule="sum", score=ScoreRange(-(2**53), 0)), OutOfRange, "score.min"),
-    ],
-)
-def test_definitions_that_contradict_themselves_are_refused(
-    definition: Definition, error: type[Exception], word: str
-) -> None:
-    with pytest.raises(error, match=word):
-        check(definition)
-
-
-def test_equal_meanings_compare_equal() -> None:
-    assert check(Definition(rule="sum", score=ScoreRange(0.0, 5.0))) == check(
-        Definition(rule="sum", score=ScoreRange(0, 5))
-    )

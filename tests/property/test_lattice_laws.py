@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 
 from agent.boards import definition as definitions
 from agent.boards.definition import Definition
-from agent.crdt import counter, hybrid_clock, lww_register, max_register
+from agent.crdt import (
+    counter,
+    flag,
+    hybrid_clock,
+    hyperloglog,
+    lww_register,
+    max_register,
+    result,
+)
 from agent.crdt.cell import Value, join
 from agent.crdt.slot import Kind, slot_of_replica
+from agent.crdt.total import total_of
 
 TIMES = st.integers(0, 30)
 SCORES = st.integers(-9, 9)
@@ -23,7 +32,11 @@ DATA = st.sampled_from([b"", b"a", b"b", b"ab"])
 
 @dataclass(frozen=True)
 class Type:
-    """A CRDT type: its operations, and how one is applied to a cell's value."""
+    """A CRDT type: its operations, and how one is applied to a cell's value.
+
+    single_writer: the operation depends on what it has seen, so its delta is the new value. (A flag
+    has many writers: what two of them make of the same value is the same.)
+    """
 
     operations: st.SearchStrategy[Any]
     apply: Callable[[Value | None, Any], Value]
@@ -47,12 +60,31 @@ def document(current: Value | None, operation: tuple[int, int, Definition | None
     return join(current, (version, hlc, definitions.to_body(content, {})))
 
 
+def switch(current: Value | None, operation: bool) -> Value:
+    """A flag that is not so can't be taken away: nothing changes."""
+    new = flag.on(current) if operation else flag.off(current)
+    return new or current or (0, 0, b"")
+
+
+def accept(current: Value | None, operation: tuple[int, int, int, bytes]) -> Value:
+    hlc, score, at_ms, data = operation
+    return join(current, result.of(hlc, score, "h", at_ms, data))
+
+
+def see(current: Value | None, operation: tuple[int, int]) -> Value:
+    new = hyperloglog.offer(current, *operation)
+    return new or current or (0, 0, b"")
+
+
 DOCUMENTS = st.sampled_from([None, Definition(rule="sum"), Definition(rule="best")])
 TYPES = {
     "counter slot": Type(st.tuples(st.integers(0, 9), TIMES), add, single_writer=True),
     "best, high": Type(st.tuples(SCORES, TIMES, DATA), offer(low=False)),
     "best, low": Type(st.tuples(SCORES, TIMES, DATA), offer(low=True)),
     "latest": Type(st.tuples(TIMES, SCORES, DATA), write),
+    "flag": Type(st.booleans(), switch, single_writer=True),
+    "result": Type(st.tuples(TIMES, SCORES, TIMES, DATA), accept),
+    "registers": Type(st.tuples(st.integers(0, 63), st.integers(1, 51)), see, single_writer=True),
     "document": Type(st.tuples(st.integers(1, 4), TIMES, DOCUMENTS), document),
 }
 
@@ -137,7 +169,7 @@ def test_replicas_of_a_counter_converge_in_any_order_of_arrival(
     for slot, value in [*deltas, *deltas[:3]]:
         arrived[slot] = join(arrived.get(slot), value)
     assert arrived == slots
-    total = counter.total_of((slot[0], value) for slot, value in arrived.items())
+    total = total_of(arrived.items())
     plain = sum(n if kind == Kind.UP else -n for _, kind, n, _ in operations)
     assert (total.score if total else 0) == plain
 

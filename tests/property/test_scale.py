@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.boards import scale as scales
 from agent.boards.definition import Definition, Order, ScoreRange, Ties
-from agent.boards.scale import ALL_END_MS, ALL_START_MS, TICKS_MS, Scale, scale_of
+from agent.boards.scale import TICKS_MS, Scale
+from agent.boards.windows import ALL_END_MS, ALL_START_MS, WindowSpec, series_of
 from agent.errors import OutOfRange
 from agent.limits import SCORE_MAX
 
+ALL = series_of(WindowSpec("all"))
 ALL_TIES: list[Ties] = ["first", "last", "shared", "member"]
 ORDERS: list[Order] = ["high", "low"]
 EXACT = 2**53
@@ -24,6 +27,13 @@ TIMES = st.one_of(
     st.integers(0, 10), st.integers(0, 600_000), st.integers(0, ALL_END_MS - ALL_START_MS - 1)
 )
 MEMBERS = st.sampled_from([b"C", b"a", b"b", "é".encode(), b"a\xff", b"aa"])
+
+
+def scale_of(definition: Definition) -> Scale:
+    """The scale of a board of the window `all`."""
+    window = ALL.at(0)
+    assert window is not None
+    return scales.scale_of(definition, window, ALL.span_ms)
 
 
 def redis_order(composites: dict[bytes, int], *, low: bool) -> list[bytes]:

@@ -7,15 +7,18 @@ from unittest import mock
 
 import pytest
 
-from agent.boards.definition import COUNTERS, Definition
+from agent.boards.definition import COUNTERS, Definition, ScoreRange
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
+from agent.boards.windows import WindowSpec
 from agent.committer import Commit, Committer
+from agent.crdt import hyperloglog
 from agent.crdt.cell import Row, Value
 from agent.crdt.document import Status
 from agent.crdt.fingerprint import fingerprint
 from agent.crdt.slot import Kind, slot_of_one, slot_of_replica
 from agent.crdt.space import RING_SPACE
+from agent.crdt.total import total_of
 from agent.errors import Forbidden, Malformed, NotFound, OutOfRange, Refused
 from agent.exchange import Boot, Chunk, Reading
 from agent.operation import (
@@ -83,10 +86,15 @@ def merge(
     return Merge("us", Chunk(60, start, to, vv is not None, tuple(rows), {"us": 3}), vv)
 
 
+def written(*scores: int) -> Written:
+    """The answer to entries of one request for `counters`."""
+    return Written(([{"all": score} for score in scores],), ({},))
+
+
 def test_all_changes_of_a_batch_share_one_seq(agent: Agent) -> None:
     commit = agent.run(add(1), add(2, 3), add(-4))
     assert (commit.state.seq, commit.state.lsn, commit.state.vv) == (1, 2, {INC: 1})
-    assert commit.answers == [Written(([1],)), Written(([3, 6],)), Written(([2],))]
+    assert commit.answers == [written(1), written(3, 6), written(2)]
     assert (commit.own, commit.rows) == (True, 2)
     assert {row.seq for row in agent.rows.values()} == {1}
 
@@ -97,7 +105,7 @@ def test_a_request_that_fails_fails_alone_and_leaves_no_trace(agent: Agent) -> N
     commit = agent.run(add(1), two, bad, Retire("nobody"), add(2))
     kinds = [type(answer) for answer in commit.answers]
     assert kinds == [Written, NotFound, Malformed, NotFound, Written]
-    assert commit.answers[-1] == Written(([3],))
+    assert commit.answers[-1] == written(3)
 
 
 def test_single_entries_that_are_tallied_together_are_refused_each_for_itself(
@@ -106,7 +114,7 @@ def test_single_entries_that_are_tallied_together_are_refused_each_for_itself(
     commit = agent.run(add(1), add(2**53), add(1, member=""), add(3), add(1, member="n"))
     kinds = [type(answer) for answer in commit.answers]
     assert kinds == [Written, OutOfRange, Malformed, Written, Written]
-    assert commit.answers[3] == Written(([4],))
+    assert commit.answers[3] == written(4)
     for refused in commit.answers[1:3]:
         assert isinstance(refused, Refused)
         assert refused.detail.startswith("entries[0].")
@@ -173,7 +181,7 @@ def test_counter_slots_of_a_peer_enter_the_total(agent: Agent) -> None:
     space = agent.committer.state.catalog.board(COUNTERS).space
     theirs = Row(space, b"m", slot_of_replica(Kind.UP, OTHER), 10, NOW_MS, b"", OTHER, 1)
     commit = agent.run(add(1), merge([theirs]), add(1))
-    assert commit.answers == [Written(([2],)), Merged(True, 1), Written(([13],))]
+    assert commit.answers == [written(2), Merged(True, 1), written(13)]
     (total,) = agent.store.load([], [(space, b"m")]).totals.values()
     assert total == agent.store.snapshot().totals_of([(space, b"m")])[space, b"m"]
 
@@ -244,7 +252,7 @@ def test_a_burnt_incarnation_is_followed_by_another_at_the_next_write_of_its_own
     commit = agent.run(add(1), add(2))
     state = commit.state
     assert (state.inc, state.seq, state.burnt, commit.minted) == (INC + 100, 2, "", "unclean")
-    assert commit.answers == [Written(([6],)), Written(([8],))]
+    assert commit.answers == [written(6), written(8)]
     assert own_total(agent) == {INC: 5, INC + 100: 3}
     assert state.ring.members["eu"].incs == (INC, INC + 100)
     assert state.vv == {INC: 1, INC + 100: 2}
@@ -315,7 +323,7 @@ def test_what_is_imported_counts_once_and_as_my_own_write(agent: Agent) -> None:
     ring = Row(RING_SPACE, b"x", slot_of_one(Kind.MEMBER), 1, 0, b"", OTHER, 7)
     assert agent.run(Import((theirs, ring))).answers == [Merged(True, 1)]
     assert agent.rows[theirs.slot][6:] == (INC, 2)
-    assert agent.run(Import((theirs,)), add(1)).answers == [Merged(True, 0), Written(([12],))]
+    assert agent.run(Import((theirs,)), add(1)).answers == [Merged(True, 0), written(12)]
     assert agent.committer.state.vv == {INC: 3}
 
 
@@ -343,3 +351,46 @@ def test_only_a_few_logs_of_an_agent_are_remembered(agent: Agent) -> None:
         agent.run(Merge("us", Chunk(number, 0, 4, False, ()), None))
     agent.run(Merge("uk", Chunk(99, 0, 4, False, ()), None))
     assert [log for log in agent.committer.state.cursors if log != 99] == list(range(12, 20))
+
+
+def test_registers_of_an_incarnation_that_the_ring_does_not_know_yet_are_met(
+    agent: Agent,
+) -> None:
+    """A process that begins moves its row of the ring to the end of its log, behind its cells."""
+    agent.run(Define("u", Definition(rule="unique")))
+    space = agent.committer.state.catalog.board("u").space
+    actors = [b"%d" % number for number in range(20_000)]
+    by_register: dict[tuple[int, int], dict[int, bytes]] = {}
+    for actor in actors:
+        segment, index, rho = hyperloglog.place(actor)
+        by_register.setdefault((segment, index), {})[rho] = actor
+    (segment, index), ranks = next(its for its in by_register.items() if len(its[1]) > 1)
+    high, low = max(ranks), min(ranks)
+    for log, (inc, rho) in enumerate([(OTHER, high), (OTHER + 1, low)]):
+        value = hyperloglog.offer(None, index, rho)
+        assert value is not None
+        slot = slot_of_replica(Kind.HLL, inc, segment.to_bytes(2))
+        row = Row(space, b"m", slot, *value, inc, 1)
+        agent.run(Merge("us", Chunk(70 + log, 0, 1, False, (row,), {}), None))
+    slots = agent.store.snapshot().slots_of(space, b"m")
+    assert agent.store._totals[space, b"m"] == total_of(slots)
+    before = agent.committer.state.lsn
+    seen = Write((Group("u", [Entry("m", actor=ranks[low].decode())], [0]),))
+    assert agent.run(seen).answers == [Written(([{"all": 1}],), ({},))]
+    assert agent.committer.state.lsn == before, "another replica's register says it already"
+
+
+def test_kept_results_that_add_up_stay_in_the_boards_range(agent: Agent) -> None:
+    definition = Definition(
+        rule="sum", results="keep", score=ScoreRange(-5, 10), windows=(WindowSpec("day"),)
+    )
+    agent.run(Define("r", definition))
+
+    def code(key: str, amount: int) -> str:
+        entry = Entry("m", add=amount, key=key, at=NOW_MS)
+        (answer,) = agent.run(Write((Group("r", [entry], [0]),))).answers
+        return answer.code if isinstance(answer, Refused) else ""
+
+    said = [code("a", 8), code("b", 3), code("b", 2), code("b", 2), code("c", 1), code("d", -15)]
+    assert said == ["", "out_of_range", "", "", "out_of_range", ""]
+    assert code("e", -1) == "out_of_range"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,21 @@ def test_both_forms_of_a_batch_say_the_same() -> None:
     (resp,) = requests.new_batches("b", True, 2, 7, 1)
     assert resp.count(b"ZINCRBY") == len(members) == 2
     assert all(member.encode() in resp for member in members)
+
+
+def test_with_and_without_keys_the_entries_are_the_same() -> None:
+    def entries(*arguments: Any) -> list[dict[str, Any]]:
+        bodies = [made.partition(b"\r\n\r\n")[2] for made in requests.keyed_batches(*arguments)]
+        return [entry for body in bodies for entry in json.loads(body)["entries"]]
+
+    plain, keyed = entries("b", False, 2, None, 3, 7), entries("b", True, 2, None, 3, 7)
+    assert [{"member": each["member"], "add": each["add"]} for each in keyed] == plain
+    assert len({each["member"] for each in keyed}) == len({each["key"] for each in keyed}) == 6
+    others = entries("b", True, 2, None, 3, 8)
+    assert {each["key"] for each in keyed}.isdisjoint(each["key"] for each in others)
+    assert len({each["member"] for each in entries("b", True, 4, 2, 3, 7)}) == 2
+    (single,) = requests.keyed_batches("b", True, 1, 1, 1, 7)
+    assert "entries" not in json.loads(single.partition(b"\r\n\r\n")[2])
 
 
 @pytest.mark.parametrize("status", ["200 OK", "500 No"])

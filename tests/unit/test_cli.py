@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cluster.cli import main
+from cluster.commands.board import _definition
 from cluster.local_agent import free_port
 
 # Each with a subcommand that needs an agent.
@@ -104,3 +105,41 @@ def test_the_simulator_repeats_a_seed() -> None:
     document = json.loads(results[0].stdout)
     assert document["failed"] == []
     assert sum(document["faults"].values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--window", "day,Europe/Berlin", "'Europe/Berlin' is not NAME=VALUE"),
+        ("--rate", "often", "'often' is not ENTRIES/SECONDS"),
+        ("--rate", "5/minute", "'5/minute' is not ENTRIES/SECONDS"),
+    ],
+)
+def test_options_of_a_definition_that_are_none(option: str, value: str, says: str) -> None:
+    result = invoke("board", "define", "b", "--rule", "sum", option, value)
+    assert result.exit_code == 1
+    assert says in result.stderr
+
+
+def test_the_options_make_up_a_definition() -> None:
+    assert _definition(
+        rule="sum",
+        order=None,
+        ties="shared",
+        grow_only=True,
+        windows=("day,zone=Europe/Berlin, keep=8d", "all"),
+        rate="10/60",
+        keep_results=False,
+        key_retention="2h",
+        half_life=None,
+        score_min=0,
+        score_max=9,
+    ) == {
+        "rule": "sum",
+        "ties": "shared",
+        "grow_only": True,
+        "windows": [{"name": "day", "zone": "Europe/Berlin", "keep": "8d"}, {"name": "all"}],
+        "rate": {"per_member": 10, "per_s": 60},
+        "key_retention": "2h",
+        "score": {"min": 0, "max": 9},
+    }

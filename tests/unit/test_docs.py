@@ -23,9 +23,12 @@ from agent import limits
 from agent.api.auth import Scope, Token
 from agent.api.problem import CODES, problem_of
 from agent.api.table import ROUTES
-from agent.boards.definition import Order, Rule, Ties
+from agent.boards.definition import Definition, Order, Rule, ScoreRange, Ties
+from agent.boards.scale import TICKS_MS, scale_of
+from agent.boards.windows import Window, WindowSpec, buckets_of, is_sliding, series_of
+from agent.boards.windows import check as check_window
 from agent.config import Config, parse
-from agent.errors import Indefinite, Unavailable
+from agent.errors import Indefinite, OutOfRange, Unavailable
 from agent.gossip.answering import STATUS_OF
 from agent.projection import keys
 from bench.__main__ import GROUPS
@@ -187,6 +190,37 @@ def board_names(text: str) -> Problems:
     yield from _same("rule or ties", shown, {*get_args(Rule), *get_args(Ties)})
 
 
+def tie_budget(text: str) -> Problems:
+    """The greatest score beside each tick, by window: one more takes the next tick, or none."""
+    checked = 0
+    for name, row in _first_column(sections(text, 2)["Windows"]):
+        sizes = [cell.replace(",", "") for cell in row[1:]]
+        if not all(map(str.isdecimal, sizes)):
+            continue
+        checked += 1
+        for tick_ms, size in zip(TICKS_MS, map(int, sizes), strict=True):
+            if (_tick_ms(name, size), _tick_ms(name, size + 1) == tick_ms) != (tick_ms, False):
+                yield f"{name}: {size} is not the greatest score of a tick of {tick_ms} ms"
+    if checked < 8:
+        yield "windows are missing"
+
+
+def _tick_ms(name: str, size: int) -> int | None:
+    spec = check_window(WindowSpec(name), "window")
+    definition = Definition(rule="best", windows=(spec,), score=ScoreRange(0, size))
+    window = Window(name, name, 0, 0)
+    span_ms = series_of(spec).span_ms if not is_sliding(name) else _sliding_span_ms(spec)
+    try:
+        return scale_of(definition, window, span_ms).tick_ms
+    except OutOfRange:
+        return None
+
+
+def _sliding_span_ms(spec: WindowSpec) -> int:
+    bucket, count = buckets_of(spec)
+    return (count + 1) * series_of(bucket).span_ms
+
+
 def definition_words(text: str) -> Problems:
     body = sections(text, 3)["`PUT /v1/boards/{board}`"]
     for word in (*get_args(Rule), *get_args(Ties), *get_args(Order)):
@@ -214,7 +248,7 @@ def redis_names(text: str) -> Problems:
                 keys.sentinel_key("NAME"),
             },
         ),
-        ("Decoding", set(keys.META_FIELDS)),
+        ("Decoding", {*keys.META_FIELDS, keys.AS_OF}),
         ("The watermark", set(watermark.fields())),
     ):
         yield from _same(heading, {name for name, _ in _first_column(parts[heading])}, real)
@@ -276,6 +310,7 @@ CHECKS: list[tuple[str, Callable[[str], Problems]]] = [
     ("docs/security.md", tokens),
     ("docs/api.md", routes),
     ("docs/api.md", definition_words),
+    ("docs/api.md", tie_budget),
     ("docs/errors.md", codes),
     ("docs/redis.md", redis_names),
     ("docs/cli.md", commands),
@@ -302,6 +337,8 @@ WRONG: list[tuple[str, Callable[[str], Problems], str, str]] = [
     ("docs/api.md", routes, "Errors: `too_large`, and", "Errors: and"),
     ("docs/api.md", routes, "List the boards in use. Scope `read`", "List. Scope `admin`"),
     ("docs/api.md", definition_words, "`shared`", "`equal`"),
+    ("docs/api.md", tie_budget, "68,719,476,735", "68,719,476,736"),
+    ("docs/api.md", tie_budget, "| 4,095 |", "| 4,094 |"),
     ("docs/errors.md", codes, "| `too_stale` | 503 |", "| `too_stale` | 504 |"),
     ("docs/errors.md", codes, "| `internal` | 500 | no |", "| `internal` | 500 | yes |"),
     ("docs/errors.md", codes, "| `fork` | 409 |", "| `forked` | 409 |"),

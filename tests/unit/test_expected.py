@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from cluster.expected import BoardSpec, Entry, Expectation, Place, ranked
+from cluster.windows import WindowSpec, windows_at
 
 MINUTE = 60_000
 T0 = 1_360_000_020_000  # a whole minute
@@ -74,7 +77,7 @@ def test_latest_goes_by_time_then_by_score() -> None:
     ],
 )
 def test_the_budget_for_ties(spec: BoardSpec, bits: int, tick_ms: int) -> None:
-    assert (spec.tie_bits, spec.tick_ms) == (bits, tick_ms)
+    assert (spec.tie_bits, spec.tick_ms()) == (bits, tick_ms)
 
 
 @pytest.mark.parametrize("order", ["high", "low"])
@@ -107,3 +110,63 @@ def test_counters_add_up() -> None:
     expectation.count_counter("x", 2)
     expectation.count_counter("x", 3)
     assert expectation.counters == {"x": 5}
+
+
+BERLIN = tuple(WindowSpec(name, "Europe/Berlin", 1, 2) for name in ("day", "week", "month"))
+
+
+def at(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("time", "ids"),
+    [
+        ("2013-01-01T22:59:59Z", ["day:2013-01-01", "week:2013-W01", "month:2013-01"]),
+        ("2013-01-01T23:00:00Z", ["day:2013-01-02", "week:2013-W01", "month:2013-01"]),
+        ("2013-12-31T23:00:00Z", ["day:2014-01-01", "week:2014-W01", "month:2014-01"]),
+        ("2013-07-31T22:00:00Z", ["day:2013-08-01", "week:2013-W31", "month:2013-08"]),
+    ],
+)
+def test_a_time_is_in_a_day_a_week_and_a_month_of_the_zone(time: str, ids: list[str]) -> None:
+    assert [window.id for window in windows_at(BERLIN, at(time))] == ids
+
+
+@pytest.mark.parametrize(("day", "hours"), [("2013-03-31", 23), ("2013-10-27", 25)])
+def test_a_day_with_a_clock_change_has_another_length(day: str, hours: int) -> None:
+    found = windows_at(BERLIN, at(f"{day}T10:00:00Z"))[0]
+    assert found.id == f"day:{day}"
+    assert found.end_ms - found.start_ms == hours * 3_600_000
+    assert found.kept_ms == found.end_ms + 3 * 86_400_000
+
+
+def test_an_entry_counts_in_each_window_of_its_time() -> None:
+    expectation = Expectation({"b": BoardSpec("b", "sum", windows=BERLIN)})
+    for day, number in (("01", 3), ("02", 4), ("02", 1)):
+        expectation.count(Entry("b", "m", number, at(f"2013-01-{day}T12:00:00Z")))
+    windows = {window.id: window for window in expectation.windows("b")}
+    scores = {name: expectation.places("b", its)[0].score for name, its in windows.items()}
+    assert scores == {
+        "day:2013-01-01": 3,
+        "day:2013-01-02": 5,
+        "week:2013-W01": 8,
+        "month:2013-01": 8,
+    }
+    # In ticks of a second since the day began there, an hour before it does in UTC.
+    assert expectation.places("b", windows["day:2013-01-01"])[0].tick == 13 * 3600
+
+
+def test_a_key_counts_once_for_a_member_of_a_board() -> None:
+    expectation = Expectation({"b": BoardSpec("b", "sum", ties="member")})
+    for member, key in (("a", "k"), ("a", "k"), ("b", "k"), ("a", "l"), ("a", None), ("a", None)):
+        expectation.count(Entry("b", member, 1, T0, key=key))
+    assert [(p.member, p.score) for p in expectation.places("b")] == [("a", 4), ("b", 1)]
+    assert (expectation.entries, expectation.retries, len(expectation.keys)) == (5, 1, 3)
+
+
+def test_actors_count_once_and_can_be_taken_back() -> None:
+    expectation = Expectation({"b": BoardSpec("b", "distinct", ties="member")})
+    for actor, present in (("x", True), ("x", True), ("y", True), ("y", False), ("z", False)):
+        expectation.count(Entry("b", "m", 0, T0, actor=actor, present=present))
+    assert expectation.places("b") == [Place(1, "m", 1, None)]
+    assert expectation.actors("b") == {"m": {"x"}}

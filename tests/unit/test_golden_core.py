@@ -13,6 +13,7 @@ from agent import membership
 from agent.boards import body, definition
 from agent.boards.definition import Definition, ScoreRange
 from agent.boards.scale import scale_of
+from agent.boards.windows import Series, WindowSpec, series_of
 from agent.crdt.cell import Row
 from agent.crdt.slot import (
     COUNTER_SLOTS_BEFORE,
@@ -37,6 +38,7 @@ GOLDEN: dict[str, Any] = json.loads(
 )
 INC = int(GOLDEN["slots"]["incarnation"], 16)
 WITHOUT_PART = (Kind.UP, Kind.DOWN, Kind.INCARNATION)
+ALL: Series = series_of(WindowSpec("all"))
 DEFINITIONS: dict[str | None, Definition | None] = {
     None: None,
     "sum": Definition(rule="sum"),
@@ -142,12 +144,12 @@ def test_slots_over_their_limit_or_too_short() -> None:
 def test_shapes(name: str) -> None:
     rule, order = name.split()
     known = msgspec.convert({"rule": rule, "order": order}, Definition)
-    assert definition.shape_of(known, "all").hex() == GOLDEN["shapes"][name]
+    assert definition.shape_of(known, ALL).hex() == GOLDEN["shapes"][name]
 
 
 def test_a_shape_depends_on_nothing_that_may_change() -> None:
     one = Definition(rule="sum", grow_only=True, ties="last", score=ScoreRange(0, 5))
-    assert definition.shape_of(one, "all") == definition.shape_of(Definition(rule="sum"), "all")
+    assert definition.shape_of(one, ALL) == definition.shape_of(Definition(rule="sum"), ALL)
 
 
 @pytest.mark.parametrize("golden", GOLDEN["definitions"], ids=lambda golden: golden["definition"])
@@ -193,4 +195,7 @@ def test_ring_members() -> None:
 
 @pytest.mark.parametrize(("name", "score", "at_ms", "frozen"), GOLDEN["composites"])
 def test_composites(name: str, score: int, at_ms: int, frozen: str) -> None:
-    assert str(scale_of(SCALES[name]).composite(score, at_ms)) == frozen
+    window = ALL.at(at_ms)
+    assert window is not None
+    scale = scale_of(SCALES[name], window, ALL.span_ms)
+    assert str(scale.composite(score, at_ms)) == frozen

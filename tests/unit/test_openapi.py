@@ -83,6 +83,9 @@ def test_a_code_and_its_status_agree_with_the_error_classes() -> None:
         ({"member": "m", "add": 236.0}, True),
         ({"member": "m", "score": -1, "at": "2026-11-30T13:00:00Z", "data": {"a": []}}, True),
         ({"entries": [{"member": "m", "add": 1}]}, True),
+        ({"member": "m", "actor": "a", "present": False, "key": "k", "at": 5}, True),
+        ({"member": "m", "actor": "a", "present": "no"}, False),
+        ({"member": "m", "actor": 7}, False),
         ({"member": "m", "add": "1"}, False),
         ({"member": "m", "more": 1}, False),
         ({"add": 1}, False),
@@ -93,3 +96,29 @@ def test_a_code_and_its_status_agree_with_the_error_classes() -> None:
 def test_the_schema_of_entries_fits_what_is_taken(value: Any, fits: bool) -> None:
     content = operation("post", "/v1/boards/{board}/entries")["requestBody"]["content"]
     assert (not faults(content["application/json"]["schema"], value, DOCUMENT)) is fits
+
+
+@pytest.mark.parametrize(
+    ("status", "codes"),
+    [
+        ("404", {"unknown_board", "unknown_window"}),
+        ("409", {"key_conflict", "fork", "leaving"}),
+        ("410", {"key_expired", "member_erased"}),
+        ("422", {"grow_only", "out_of_range", "window_closed"}),
+        ("429", {"rate_limited"}),
+    ],
+)
+def test_what_an_entry_can_meet_is_described(status: str, codes: set[str]) -> None:
+    described = operation("post", "/v1/boards/{board}/entries")["responses"][status]
+    listed = described["description"].partition(": ")[2].split(", ")
+    assert set(listed) == codes
+
+
+def test_an_answer_to_an_entry_may_say_more_than_the_score() -> None:
+    schema = {"$ref": "#/components/schemas/EntryAnswer"}
+    plain = {"member": "m", "score": {"day:2026-11-30": 1}}
+    more = {"late": ["hour:2026-11-30T12"], "duplicate": True, "rounded": {"all": "1.2K"}}
+    for value in (plain, plain | more | {"counted_at": "2026-11-30T13:00:00.000Z", "rank": 1}):
+        assert not faults(schema, value, DOCUMENT)
+    for wrong in ({"late": "hour"}, {"duplicate": 1}, {"rounded": "1.2K"}):
+        assert faults(schema, plain | wrong, DOCUMENT)

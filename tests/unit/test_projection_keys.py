@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from agent.boards.catalog import Board, board_of
+from agent.boards.catalog import Placed, board_of
 from agent.boards.definition import Definition, ScoreRange, check, to_body
+from agent.boards.windows import WindowSpec
 from agent.crdt.slot import Kind, slot_of_name
 from agent.projection import keys
 from agent.projection.decision import Follow, Rebuild, Refuse, TakeOver, Wait, decide
 from agent.projection.keys import Claim, Fields, Watermark
 from agent.projection.lease import Patience
 
+NOW_MS = 1_760_000_000_000
 ME = Claim("demo", "eu", "eu-1", 77)
 MARK = Watermark(
     claim=ME,
@@ -34,7 +36,7 @@ GOLDEN = {
     "vv": '{"10":3,"ff":7}',
     "as_of": '{"eu":1760000000123,"us":null}',
     "lease_until_ms": "1760000010000",
-    "code": "1",
+    "code": "2",
     "tenure": "5eaf",
 }
 
@@ -43,9 +45,10 @@ def stored(watermark: Watermark) -> Fields:
     return {name.encode(): value.encode() for name, value in watermark.fields().items()}
 
 
-def board(definition: Definition, name: str = "speed") -> Board:
+def placed(definition: Definition, window: str | None = None, name: str = "speed") -> Placed:
     slot = slot_of_name(Kind.DEFINITION, "eu-1")
-    return board_of(name, {slot: ((3 << 32) | 1, 5, to_body(check(definition), {}))})
+    board = board_of(name, {slot: ((3 << 32) | 1, 5, to_body(check(definition), {}))})
+    return board.place(board.resolve(window, NOW_MS))
 
 
 def test_names_of_keys() -> None:
@@ -72,7 +75,7 @@ def test_watermark_is_frozen() -> None:
 
 
 def test_meta_is_frozen() -> None:
-    low = board(Definition(rule="best", order="low"))
+    low = placed(Definition(rule="best", order="low"))
     assert keys.meta_of(low) == {
         "b": "25",
         "ties": "first",
@@ -81,15 +84,47 @@ def test_meta_is_frozen() -> None:
         "order": "low",
         "generation": "3",
         "shape": "7156c2cb716c35f3",
+        "window": "all",
+        "start_ms": "946684800000",
+        "end_ms": "2934835200000",
     }
     assert tuple(keys.meta_of(low)) == keys.META_FIELDS
-    narrow = board(Definition(rule="sum", ties="last", score=ScoreRange(0, 1000)))
+    narrow = placed(Definition(rule="sum", ties="last", score=ScoreRange(0, 1000)))
     assert keys.meta_of(narrow)["b"] == "43"
     assert keys.meta_of(narrow)["tick_ms"] == "1"
-    shared = board(Definition(rule="latest", ties="shared"))
+    shared = placed(Definition(rule="latest", ties="shared"))
     assert keys.meta_of(shared)["b"] == "0"
     for made in (low, narrow, shared):
         assert keys.scale_in(keys.meta_of(made)) == made.scale
+        assert keys.fits(keys.meta_of(made) | {"tenure": "x"}, made)
+        assert not keys.fits(keys.meta_of(made) | {"start_ms": "1"}, made)
+        assert not keys.fits({}, made)
+
+
+def test_the_meta_of_windows() -> None:
+    windows = (WindowSpec("day", zone="Europe/Berlin"), WindowSpec("last:7d"))
+    definition = Definition(rule="sum", windows=windows)
+    day = keys.meta_of(placed(definition, "day"))
+    assert (day["window"], day["start_ms"]) == ("day:2025-10-09", "1759960800000")
+    assert (day["end_ms"], day["epoch_ms"]) == ("1760047200000", "1759960800000")
+    assert (day["b"], day["tick_ms"]) == ("25", "1000")
+    sliding = placed(definition, "last:7d")
+    meta = keys.meta_of(sliding)
+    assert (meta["window"], meta["start_ms"]) == ("last:7d", "1759449600000")
+    moved = meta | {"start_ms": "1", "end_ms": "2", "epoch_ms": "1"}
+    assert keys.fits(moved, sliding)  # the window has moved on, and means the same
+    assert not keys.fits(moved | {"generation": "9"}, sliding)
+
+
+def test_whose_a_key_may_be() -> None:
+    def of(rest: str) -> list[tuple[str, str]]:
+        return keys.places_in(b"lb:{s0}:" + rest.encode())
+
+    assert of("speed:day:2026-11-30") == [("speed", "day:2026-11-30")]
+    assert ("speed", "day:2026-11-30") in of("speed:day:2026-11-30:meta")
+    assert ("speed", "day:2026-11-30") in of("speed:day:2026-11-30:new:1f")
+    assert ("speed", "season:meta") in of("speed:season:meta")
+    assert ("speed", "season:new") in of("speed:season:new:new:1f")
 
 
 @pytest.mark.parametrize("broken", ["lsn", "log", "vv", "as_of", "batch", "code"])
@@ -123,14 +158,14 @@ def test_every_case_of_a_found_watermark() -> None:
     assert isinstance(of(stored(MARK), lsn=40), TakeOver)
     assert isinstance(of({}), Rebuild)
     assert isinstance(of({b"lsn": b"1"}), Rebuild)
-    assert isinstance(of(stored(replace(MARK, code=2))), Rebuild)
+    assert isinstance(of(stored(replace(MARK, code=3))), Rebuild)
     for claim in (replace(ME, ring="prod"), replace(ME, region="us")):
         foreign = stored(replace(MARK, claim=claim))
         for refused in (of(foreign), of({}, foreign), of(stored(MARK), foreign)):
             assert isinstance(refused, Refuse)
             assert repr(claim.ring) in refused.reason
             assert repr(claim.region) in refused.reason
-    assert isinstance(of(stored(replace(MARK, claim=replace(ME, agent="eu-2"), code=2)),
+    assert isinstance(of(stored(replace(MARK, claim=replace(ME, agent="eu-2"), code=3)),
                          lapsed=True), Rebuild)  # fmt: skip
     assert isinstance(of({}, stored(MARK)), Rebuild)  # my own, from before a restart
 

@@ -9,9 +9,10 @@ from random import Random
 import pytest
 
 from agent.crdt.cell import Key, Row
-from agent.crdt.counter import Total
+from agent.crdt.fact import void
 from agent.crdt.fingerprint import Stored, fingerprint
-from agent.crdt.slot import Kind, slot_of_replica
+from agent.crdt.slot import Kind, slot_of_key, slot_of_replica
+from agent.crdt.total import Total
 from agent.gossip.mending import named
 from agent.store.scrub import (
     START,
@@ -33,13 +34,19 @@ EU, US = 5, 6
 class Cells:
     """A snapshot made of cells alone; `read` is how far the other one's log is read."""
 
-    def __init__(self, cells: Sequence[Stored], read: int = 10**6) -> None:
+    def __init__(
+        self, cells: Sequence[Stored], read: int = 10**6, collected: Sequence[bytes] = ()
+    ) -> None:
+        self.collected = collected
         self.cells = sorted(cells, key=lambda cell: cell.row.key)
         self.read = read
         self.vv = {EU: 100, US: 100}
 
-    def spaces(self) -> list[bytes]:
-        return sorted({cell.row.space for cell in self.cells})
+    def space_after(self, space: bytes) -> bytes | None:
+        return min((c.row.space for c in self.cells if c.row.space > space), default=None)
+
+    def collects(self, space: bytes) -> bool:
+        return space in self.collected
 
     def read_to(self, log: int) -> int | None:
         return self.read if log else None
@@ -120,6 +127,21 @@ def test_damage_and_forks_are_told_apart() -> None:
     assert walk(Cells([text]), Cells([good])).damaged
 
 
+def test_a_space_that_is_collected_at_one_of_the_two_is_passed_over() -> None:
+    some, other = [cell("m", 1), cell("n", 2)], [cell("m", 3), cell("o", 2)]
+    assert walk(Cells(some), Cells(other))
+    assert not walk(Cells(some, collected=[SPACE]), Cells(other))
+    assert not walk(Cells(some), Cells(other, collected=[SPACE]))
+    assert not walk(Cells(some), Cells(other, collected=[SPACE]), limit=1)
+    # What is damaged there is still found: the cells may stay for a while.
+    bad = some[0]._replace(mark=3)
+    assert walk(Cells([bad], collected=[SPACE]), Cells(other)).damaged == [bad]
+    beyond = Stored(some[0].row._replace(space=SPACE + b"2"), 0, 1)
+    page = Page(SPACE, START, None, (), (), 0)
+    answer = answer_page(Cells([*some, beyond], collected=[SPACE]), page, 0, 2)
+    assert answer == PageAnswer(True, following=SPACE + b"2")
+
+
 def test_an_answer_is_bounded_and_goes_on_where_it_was_cut() -> None:
     big = [cell(f"m{number:03}", number, body=bytes(1024)) for number in range(900)]
     page = Page(SPACE, START, None, (), (), 0, 10**6)
@@ -153,6 +175,16 @@ def test_a_slot_is_what_its_total_leaves() -> None:
     assert from_total(bad, Total(4, 50, True, 2), Total(-3, 9, False, 1)) == right
     assert from_total(bad, Total(5, 50, True, 2), Total(-3, 9, False, 1)) is None
     assert from_total(bad, None, None) is None
+
+
+@pytest.mark.parametrize("amount", [5, -5])
+def test_a_void_is_what_its_total_leaves(amount: int) -> None:
+    slot = slot_of_key(Kind.VOID, b"k", EU)
+    right = Row(SPACE, b"m", slot, *void(amount), EU, 1)
+    bad = Stored(right._replace(major=10**9, minor=3), fingerprint(right), 1)
+    others = Total(20, 9, True, 2)
+    assert from_total(bad, Total(20 - amount, 9, True, 4), others) == right
+    assert from_total(bad, Total(19 - amount, 9, True, 4), others) is None
 
 
 def test_a_verdict_waits_for_whoever_may_know() -> None:

@@ -1,60 +1,15 @@
-"""What is replayed: the departures as they are counted, and own files with clear errors."""
+"""What is replayed: own files as they are counted, with clear errors."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from cluster.expected import BoardSpec, Entry, Expectation
-from cluster.workload import (
-    DEPARTURES_ROWS,
-    FIRST_QUARTER_ROWS,
-    Departures,
-    InputError,
-    OwnInput,
-    Row,
-)
-
-
-def test_the_first_quarter_is_whole() -> None:
-    rows = list(Departures().rows())
-    assert len(rows) == FIRST_QUARTER_ROWS
-    assert {row.region for row in rows} == {"ewr", "jfk", "lga"}
-    expectation = Expectation(Departures.boards)
-    for row in rows:
-        for entry in row.entries:
-            expectation.count(entry)
-    flights = {place.member: place.score for place in expectation.places("departures")}
-    flown = {place.member: place.score for place in expectation.places("flown")}
-    assert sum(flights.values()) == FIRST_QUARTER_ROWS
-    assert 0 < FIRST_QUARTER_ROWS - sum(flown.values()) < 5_000
-
-
-def test_the_year_is_whole() -> None:
-    year = Departures(whole_year=True)
-    by_region = Counter(row.region for row in year.rows())
-    assert by_region == {"ewr": 120_835, "jfk": 111_279, "lga": 104_662}
-    assert by_region.total() == year.rows_total == DEPARTURES_ROWS
-
-
-def test_a_departure_makes_its_entries() -> None:
-    row = next(Departures(rows_max=1).rows())
-    at_ms = 1_357_035_300_000
-    assert row == Row(
-        "ewr",
-        (
-            Entry("departures", "UA", 1, at_ms),
-            Entry("flown", "UA", 1, at_ms),
-            Entry("fastest", "EWR-IAH", 227, at_ms),
-            Entry("miles", "N14228", 1400, at_ms),
-            Entry("last-hop", "N14228", 1400, at_ms),
-        ),
-        ("IAH",),
-    )
+from cluster.expected import BoardSpec, Entry
+from cluster.workload import InputError, OwnInput
 
 
 def test_own_csv(tmp_path: Path) -> None:
