@@ -18,7 +18,7 @@ from agent.crdt.slot import TALLIED_KINDS, Kind
 from agent.crdt.space import BANS_SPACE, is_own
 from agent.crdt.total import Total, grown
 from agent.draft import Draft
-from agent.errors import Gone, TooLarge, Unavailable
+from agent.errors import Gone, Malformed, TooLarge, Unavailable
 from agent.limits import BANS_MAX, ERASURES_MAX
 from agent.operation import (
     ConfirmErasures,
@@ -142,6 +142,8 @@ def _erase(draft: Draft, name: bytes, fresh_key: bytes) -> bool:
     erased = draft.state.erased
     if erased.closed(name):
         return False
+    if name.startswith(erasures.ERASED_ACTOR):
+        raise Malformed("member: names that begin with '~erased:' stand for erased ones")
     if len(erased) >= ERASURES_MAX:
         raise Unavailable("busy", f"erasures: {ERASURES_MAX} are remembered, which is the limit")
     key = erased.key

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from agent.boards.catalog import Board
 from agent.boards.entry import Entry, key_bytes, name_bytes, settled_ms, time_in
+from agent.boards.erasures import ERASED_ACTOR
 from agent.boards.placing import Placing
 from agent.boards.tally import Needs, Tallying, Writer, refuse_fields
 from agent.crdt import flag, hyperloglog
@@ -55,6 +56,8 @@ def _checked(tallying: Tallying, entry: Entry, rule: str) -> tuple[bytes, bytes]
     if entry.actor is None:
         raise Malformed(f"actor: missing; a board with rule {rule!r} needs it")
     actor = name_bytes(entry.actor, "actor")
+    if actor.startswith(ERASED_ACTOR):
+        raise Malformed("actor: names that begin with '~erased:' stand for erased ones")
     tallying.check_member(member)
     tallying.check_member(actor, "actor")
     if entry.key is not None:

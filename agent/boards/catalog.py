@@ -74,8 +74,9 @@ class Counted(NamedTuple):
     shown: bool
 
     def space_of(self, window: Window) -> bytes:
-        """The space of one window of the series."""
-        return self.prefix + window.id.encode()
+        """The space of a window; of one that began before the series was added: an empty one."""
+        unopened = b"~" if window.start_ms < self.opens_ms else b""
+        return self.prefix + unopened + window.id.encode()
 
     @property
     def marks(self) -> bytes:
@@ -376,7 +377,8 @@ class Catalog:
         for counted in board.counted:
             if counted.series.name == name and space.startswith(counted.prefix):
                 window = counted.series.window(decoded.window)
-                return None if window is None else _placed(board, counted, window)
+                unopened = window is None or window.start_ms < counted.opens_ms
+                return None if unopened or window is None else _placed(board, counted, window)
         return None
 
     def with_rows(self, rows: Iterable[Row]) -> Catalog:

@@ -342,7 +342,10 @@ def to_body(
             return body.pack({"seen": dict(known), **said}, "definition", BODY_BYTES_MAX)
         except TooLarge:
             del known[0]
-    return body.pack({"seen": {}, **said}, "definition", BODY_BYTES_MAX)
+    try:
+        return body.pack({"seen": {}, **said}, "definition", BODY_BYTES_MAX)
+    except TooLarge as error:
+        raise TooLarge(error.detail, hint="fewer windows, or shorter names of seasons") from None
 
 
 class DefinitionBody(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from agent.boards.windows import WindowSpec
 from agent.crdt.cell import Row
 from agent.crdt.slot import Kind
 from agent.crdt.space import ERASED_SPACE
-from agent.errors import Gone, Refused, Unavailable
+from agent.errors import Gone, Malformed, Refused, Unavailable
 from agent.operation import (
     BoardChanged,
     ConfirmErasures,
@@ -236,6 +236,22 @@ def test_nothing_is_written_of_an_erased_name_before_its_cells_have_gone(expired
         assert isinstance(lifted, Gone)
     assert isinstance(retracted, Gone)
     assert a.cells() == before
+
+
+def test_a_pseudonym_is_nobody_who_acts_or_is_erased() -> None:
+    """Erased itself, it would be written here, and let in nowhere else."""
+    a, b = three(LIKES, names="ab")
+    name = "\N{SNOWMAN}"
+    a.one("b", Entry("m", actor=name))
+    a.must(Erase(name.encode(), KEY_16))
+    stands_for = pseudonym(name.encode())
+    assert isinstance(refusal(a, Erase(stands_for, KEY_16)), Malformed)
+    a.drop(*[key for key in a.cells() if key[2] == b"C" + name.encode()])
+    off = Entry("m", actor=stands_for.decode(), present=False)
+    assert isinstance(a.refused("b", off), Malformed)
+    meet(a, b)
+    check_equal([a, b])
+    assert (a.score("b", "all"), b.score("b", "all")) == (1, 1)
 
 
 def test_a_refusal_says_which_name_was_erased() -> None:

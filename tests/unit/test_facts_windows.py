@@ -57,3 +57,20 @@ def test_the_refusals_of_single_entries_are_each_their_own() -> None:
     )
     codes = [answer.code if isinstance(answer, Refused) else "" for answer in answers]
     assert codes == ["key_conflict", "", "key_expired"]
+
+
+def test_a_window_left_out_and_added_again_shows_nothing_of_its_middle() -> None:
+    (agent,) = three(WIDE, names="a")
+    agent.write("b", keyed("k"))
+    day = agent.window("b", "day")
+    before = agent.board("b").place(day).space
+    assert agent.state.catalog.placed(before) is not None
+    agent.define("b", PLAIN, now_ms=NOW_MS + 1)
+    agent.define("b", WIDE, now_ms=NOW_MS + 2)
+    assert agent.state.catalog.placed(before) is None
+    place = agent.board("b").place(day)
+    assert not [row for row in agent.rows() if row.space == place.space]
+    tomorrow = place.counted.series.after(day)
+    assert tomorrow is not None
+    space = agent.board("b").place(tomorrow).space
+    assert agent.state.catalog.placed(space) is not None
