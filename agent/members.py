@@ -104,7 +104,7 @@ def _ban(draft: Draft, operation: SetBan) -> bool:
         stands, wanted = bans.ban_of("", current), bans.ban_of("", new)
         if (stands.until_ms, stands.reason) == (wanted.until_ms, wanted.reason):
             return False
-    _write_ban(draft, operation.member, operation.board, new)
+    _write_ban(draft, operation.member, operation.board, new, draft.state.agent)
     return True
 
 
@@ -124,13 +124,15 @@ def _lift(draft: Draft, operation: LiftBan) -> bool:
         at_ms = current[1]  # the same cell, whoever writes it
     new = bans.lifted(current, operation.reason, operation.by, at_ms)
     assert new is not None
-    _write_ban(draft, operation.member, operation.board, new)
+    # Nobody's own change: one cell of the history as well.
+    agent = "" if operation.expired else draft.state.agent
+    _write_ban(draft, operation.member, operation.board, new, agent)
     return True
 
 
-def _write_ban(draft: Draft, member: bytes, board: str, value: tuple[int, int, bytes]) -> None:
+def _write_ban(draft: Draft, member: bytes, board: str, value: Value, agent: str) -> None:
     draft.write(bans.ban_key(member, board), value)
-    _write(draft, bans.history_key(member, board, value[0], draft.state.agent), value)
+    _write(draft, bans.history_key(member, board, value[0], agent), value)
 
 
 def _check_name(draft: Draft, name: bytes) -> None:

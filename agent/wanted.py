@@ -142,11 +142,13 @@ def _wanted_to_change(
             for space in spaces:
                 _wanted_to_retract(space, member, key, into)
         case SetBan(member, board) | LiftBan(member, board):
+            expired = isinstance(operation, LiftBan) and operation.expired
+            agent = "" if expired else state.agent
             its = [ban.length for ban in state.bans.of(member) if ban.board == board]
             length = max(its, default=0)  # of its next change: see flag.py
             into.cells.add(bans.ban_key(member, board))
-            into.cells.add(bans.history_key(member, board, length + 1, state.agent))
-            into.cells.add(bans.history_key(member, board, length + 2, state.agent))
+            into.cells.add(bans.history_key(member, board, length + 1, agent))
+            into.cells.add(bans.history_key(member, board, length + 2, agent))
         case Erase(name, fresh):
             key = state.erased.key or fresh
             into.cells.add(erasures.key_cell(key)[0])

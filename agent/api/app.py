@@ -53,6 +53,7 @@ def make_server(services: Services) -> web.Server:
             counts, route = target.counts, target.route
             caller = LOOPBACK if route.scope is None else auth.caller(request, route.scope)
             query = route.parse_query(text) if text else target.no_query
+            route.check_body(request)
             if "Expect" in request.headers:
                 await _expected(request)
             response = await route.handler(Call(services, request, caller, values, query))

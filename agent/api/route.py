@@ -150,6 +150,15 @@ class Route:
     media: str = "application/json"
     statuses: tuple[int, ...] = (200,)
 
+    def check_body(self, request: web.BaseRequest) -> None:
+        """Refuse a body where there is none: what it asks for would be passed over.
+
+        Raises:
+            Malformed: it has one.
+        """
+        if not self.bodies and self.method != "POST" and request.can_read_body:
+            raise Malformed(f"the body: {self.method} of this path takes none")
+
     def defaults(self) -> dict[str, QueryValue]:
         """The query of a request without one."""
         return {query.name: query.default for query in self.query}

@@ -13,10 +13,12 @@ import msgpack
 import msgspec
 
 from agent.boards import body
+from agent.boards.entry import rfc3339
 from agent.boards.windows import (
     Series,
     WindowSpec,
     all_series,
+    buckets_of,
     duration_text,
     is_sliding,
     parse_duration,
@@ -184,11 +186,20 @@ def _checked_windows(definition: Definition) -> tuple[WindowSpec, ...]:
     for name in names:
         if names.count(name) > 1:
             raise Malformed(f"windows: {name!r} is there twice")
+    zones: dict[str, WindowSpec] = {}
     for index, spec in enumerate(windows):
         if is_sliding(spec.name) and definition.rule == "trend":
             raise Malformed(
                 f"windows[{index}].name: a board with rule 'trend' has no sliding windows",
                 hint="half_life makes old entries fade",
+            )
+        counted = buckets_of(spec)[0].name if is_sliding(spec.name) else spec.name
+        other = zones.setdefault(counted, spec)
+        if other.zone != spec.zone:  # two series of one name: ids would mean two things
+            raise Malformed(
+                f"windows[{index}].zone: {spec.name!r} counts in {counted}s of {spec.zone}, and"
+                f" {other.name!r} in {counted}s of {other.zone}",
+                hint="give both the same zone",
             )
     return windows
 
@@ -275,8 +286,10 @@ def changeable(old: Definition, new: Definition, board: str) -> None:
             continue
         before = parts.get(spec.name)
         if before is not None and before != series_of(spec).shape_parts:
-            field = "zone" if before[0] != series_of(spec).shape_parts[0] else "start, end"
-            raise _depends(f"windows[{index}].{field}", board, before)
+            zone = before[0] != series_of(spec).shape_parts[0]
+            had = before[0] if zone else f"{rfc3339(before[1])} to {rfc3339(before[2])}"
+            field = "zone" if zone else "start, end"
+            raise _depends(f"windows[{index}].{field}", board, had)
 
 
 def _depends(field: str, board: str, before: object) -> Conflict:

@@ -135,9 +135,10 @@ def define(api: Api, name: str, dry_run: bool, **options: Any) -> None:
     with the rule.
     """
     definition = _definition(**options)
+    before = _windows_of(api, name)
     query = {"preview": "true"} if dry_run else {}
     answer = api.send("PUT", f"/v1/boards/{segment(name)}", definition, query)
-    api.show(answer, lambda: _changed(answer, dry_run))
+    api.show(answer, lambda: _changed(answer, dry_run) + _left_out(before, answer, dry_run))
 
 
 @board.command(short_help="Start the board NAME anew in every region.")
@@ -241,6 +242,28 @@ def _window_text(defined: dict[str, Any], now: dict[str, Any]) -> str:
     if now["tick_ms"] is not None:
         said.append(f"times in {now['tick_ms']} ms, {now['b']} bits")
     return "\n".join(said)
+
+
+def _windows_of(api: Api, name: str) -> list[str]:
+    """The windows that a board has before it is changed; none where it is new."""
+    try:
+        answer = api.get(f"/v1/boards/{segment(name)}")
+    except CommandError:
+        return []
+    return [window["name"] for window in answer["definition"]["windows"]]
+
+
+def _left_out(before: list[str], answer: dict[str, Any], dry_run: bool) -> str:
+    """What is to be said where windows of before are not in a definition any more."""
+    now = {window["name"] for window in answer["definition"]["windows"]}
+    gone = [name for name in before if name not in now]
+    if not gone:
+        return ""
+    are = "would be" if dry_run else "are"
+    return (
+        f"\n{', '.join(gone)}: {are} left out, with their ranks; added again, a window begins anew"
+        " at its next beginning, and 'all' or a season that has begun can't be"
+    )
 
 
 def _changed(answer: dict[str, Any], dry_run: bool) -> str:

@@ -360,3 +360,14 @@ async def test_other_methods(api: Api) -> None:
 async def test_a_long_unknown_field_is_not_echoed_whole(api: Api) -> None:
     answer = await refused(api, "POST", ENTRIES, body=entry() | {"x" * 100_000: 1})
     assert len(answer.body["detail"]) < 1000
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("DELETE", "/v1/members/m"), ("DELETE", "/v1/boards/s"), ("GET", ENTRIES)]
+)
+async def test_a_body_where_there_is_none_is_not_passed_over(
+    api: Api, method: str, path: str
+) -> None:
+    answer = await refused(api, method, path, body={"dry_run": True})
+    assert (answer.status, answer.code) == (400, "malformed")
+    assert (await api.get("/v1/boards/s")).status == 200

@@ -274,12 +274,11 @@ def test_a_season_that_has_not_begun_can_be_added() -> None:
 
 
 def test_a_sliding_window_is_made_of_the_newest_buckets() -> None:
-    (a,) = three(
-        Definition(rule="sum", windows=(WindowSpec("last:7d", zone="Asia/Tokyo"), DAY)), names="a"
-    )
+    windows = (WindowSpec("last:7d", zone="Asia/Tokyo"), WindowSpec("week", zone="Asia/Tokyo"))
+    (a,) = three(Definition(rule="sum", windows=windows), names="a")
     board = a.board("b")
     assert [(its.series.name, its.series.zone, its.shown) for its in board.counted] == [
-        ("day", "UTC", True),
+        ("week", "Asia/Tokyo", True),
         ("day", "Asia/Tokyo", False),
     ]
     (sliding,) = board.slidings
@@ -311,3 +310,18 @@ def test_one_window_that_has_no_tick_refuses_the_board() -> None:
         )
     check_budget(Definition(rule="sum", ties="member", score=ScoreRange(0, 2**53 - 1)))
     assert scale_of(Definition(rule="trend"), Window("all", "all", 0, 1), 1).b == 0
+
+
+def test_a_sliding_window_and_its_days_have_one_zone() -> None:
+    berlin = WindowSpec("day", zone="Europe/Berlin")
+    with pytest.raises(Malformed, match=r"windows\[1\].zone: 'last:7d' counts in days of UTC"):
+        check(Definition(rule="sum", windows=(berlin, WindowSpec("last:7d"))))
+    same = WindowSpec("last:7d", zone="Europe/Berlin")
+    assert len(check(Definition(rule="sum", windows=(berlin, same))).counted()) == 1
+
+
+def test_a_conflict_says_the_zone_or_the_bounds_in_words() -> None:
+    old = Definition(rule="sum", windows=(WindowSpec("day", zone="Europe/Berlin"),))
+    new = Definition(rule="sum", windows=(WindowSpec("day"),))
+    with pytest.raises(Conflict, match=r"zone: board 'b' has 'Europe/Berlin', and"):
+        changeable(old, new, "b")

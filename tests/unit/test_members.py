@@ -243,3 +243,15 @@ def test_a_ban_of_another_form_is_one_all_the_same(body: bytes) -> None:
 
 
 # --- erasures -----------------------------------------------------------------------------------
+
+
+def test_a_ban_that_ends_by_itself_has_one_lift_in_its_history() -> None:
+    a, b = three(DAILY, names="ab")
+    a.must(ban(until_ms=NOW_MS + 5))
+    meet(a, b)
+    for agent in (a, b):
+        agent.must(lift(expired=True), now_ms=NOW_MS + 9)
+    meet(a, b)
+    check_equal([a, b])
+    slots = [(row.slot, row.value) for row in a.rows() if row.space == BANS_SPACE]
+    assert [change.on for change in history_of(slots, "b")] == [False, True]

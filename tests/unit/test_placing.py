@@ -170,7 +170,7 @@ def test_what_is_remembered_of_the_last_time_never_shows(step_ms: int) -> None:
         WindowSpec("hour", zone="Australia/Lord_Howe"),
         WindowSpec("day", zone="Europe/Berlin"),
         WindowSpec("season:x", start="2026-11-30T00:00:00Z", end="2026-11-30T20:00:00Z"),
-        WindowSpec("last:3h"),
+        WindowSpec("last:3h", zone="Australia/Lord_Howe"),
     )
     (a,) = three(Definition(rule="sum", windows=windows), names="a")
     board, marks = a.board("b"), a.state.marks

@@ -102,7 +102,7 @@ def test_meta_is_frozen() -> None:
 
 
 def test_the_meta_of_windows() -> None:
-    windows = (WindowSpec("day", zone="Europe/Berlin"), WindowSpec("last:7d"))
+    windows = (WindowSpec("day", zone="Europe/Berlin"), WindowSpec("last:7d", zone="Europe/Berlin"))
     definition = Definition(rule="sum", windows=windows)
     day = keys.meta_of(placed(definition, "day"))
     assert (day["window"], day["start_ms"]) == ("day:2025-10-09", "1759960800000")
@@ -110,7 +110,7 @@ def test_the_meta_of_windows() -> None:
     assert (day["b"], day["tick_ms"]) == ("25", "1000")
     sliding = placed(definition, "last:7d")
     meta = keys.meta_of(sliding)
-    assert (meta["window"], meta["start_ms"]) == ("last:7d", "1759449600000")
+    assert (meta["window"], meta["start_ms"]) == ("last:7d", "1759442400000")
     moved = meta | {"start_ms": "1", "end_ms": "2", "epoch_ms": "1"}
     assert keys.fits(moved, sliding)  # the window has moved on, and means the same
     assert not keys.fits(moved | {"generation": "9"}, sliding)
