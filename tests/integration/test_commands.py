@@ -44,6 +44,10 @@ async def test_windows_and_keys_on_the_command_line() -> None:
         await says("board", "define", "b", "--rule", "sum")
         week = "week,zone=Europe/Berlin,keep=8d"
         await says("board", "define", "fans", "--rule", "distinct", "--window", week)
+        both = ("--rule", "sum", "--window", "day", "--window", "all")
+        assert "left out" not in await says("board", "define", "w", *both)
+        shown = await says("board", "define", "w", "--rule", "sum", "--dry-run")
+        assert "\nday: would be left out, with their ranks" in shown
         shown = await says("board", "show", "fans")
         assert "zone Europe/Berlin, grace 10m, keep 8d" in shown
         assert "open: week:" in shown
