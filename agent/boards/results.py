@@ -18,7 +18,7 @@ from agent.boards.tally import Needs, Note, Tallying, Writer, refuse_fields, ref
 from agent.crdt import hybrid_clock, result
 from agent.crdt.cell import Key, Value
 from agent.crdt.slot import Kind
-from agent.crdt.total import Total, with_result
+from agent.crdt.total import NEVER_MS, Total, with_result
 from agent.errors import Conflict, Malformed, OutOfRange
 from agent.limits import DATA_BYTES_MAX
 
@@ -116,7 +116,9 @@ class _Results:
                 self._keep(spot.space, member, key, stands)
         shown = [spot for spot in (*spots.open, *spots.closed) if spot.shown]
         totals = {spot.window: self._total((spot.space, member)) for spot in shown}
-        return {window: total.score for window, total in totals.items() if total is not None}
+        # Where none stands, all were taken back: there is no score, not even 0.
+        standing = [(w, total) for w, total in totals.items() if total and total[1] != NEVER_MS]
+        return {window: total.score for window, total in standing}
 
     def _keep(self, space: bytes, member: bytes, key: bytes, value: Value) -> None:
         cell, owner = (space, member, _RESULT + key), (space, member)

@@ -62,6 +62,9 @@ class Rule:
     def score(self, plain: Plain, place: Place) -> int:
         raise NotImplementedError
 
+    def has_score(self, plain: Plain, place: Place) -> bool:
+        return place in plain.known
+
     def refuses(self, plain: Plain, entry: Entry) -> bool:
         return bool({entry.member, entry.actor} & plain.erased)
 
@@ -181,9 +184,15 @@ class Results(Rule):
         number = entry.add if self.sums else entry.score
         plain.known.setdefault(place, {}).setdefault(entry.key, (self.now_ms, number))
 
+    def _standing(self, plain: Plain, place: Place) -> list[int]:
+        its = plain.known.get(place, {}).items()
+        return [n for key, (_, n) in its if f"{place[1]} {key}" not in plain.gone]
+
+    def has_score(self, plain: Plain, place: Place) -> bool:
+        return bool(self._standing(plain, place))
+
     def score(self, plain: Plain, place: Place) -> int:
-        its = plain.known[place].items()
-        standing = [n for key, (_, n) in its if f"{place[1]} {key}" not in plain.gone]
+        standing = self._standing(plain, place)
         return self.add_up(standing) if standing else 0
 
     def merge(self, mine: Any, theirs: Any) -> Any:
@@ -247,7 +256,7 @@ class World:
                 {
                     window: self.rule.score(plain, (window, entry.member))
                     for window in windows
-                    if (window, entry.member) in plain.known
+                    if self.rule.has_score(plain, (window, entry.member))
                 }
             )
         (answer,) = self.agents[name].run(write("b", *entries), now_ms=self.now_ms)

@@ -49,7 +49,7 @@ def test_the_next_best_shows_and_stays_while_the_best_is_sent_again_elsewhere() 
 def test_a_result_that_comes_after_its_retraction_does_not_stand() -> None:
     a, b = three(RESULTS, names="ab")
     a.must(Retract("b", b"m", b"k1", NOW_MS, ()))
-    assert a.one("b", Entry("m", score=900, key="k1", at=NOW_MS))[0] == {TODAY: 0, WEEK: 0}
+    assert a.one("b", Entry("m", score=900, key="k1", at=NOW_MS))[0] == {}
     b.must(result("k1", 900), result("k2", 5))
     meet(a, b)
     check_equal([a, b])
