@@ -6,6 +6,7 @@ import json
 import socket
 import sqlite3
 import subprocess
+from collections import deque
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ LOG_SHOWN_LINES = 30
 
 PORTS = (10_240, 32_000)
 _random = SystemRandom()
+HELD_MAX = 64  # more than a ring has
+_held: deque[socket.socket] = deque()
 
 
 def has_loopback_addresses() -> bool:
@@ -40,14 +43,23 @@ def has_loopback_addresses() -> bool:
 def free_port() -> int:
     """A TCP port on 127.0.0.1 that nobody uses right now.
 
-    From below the range that systems give to outgoing connections: one of those, or another
-    search like this, would else take it before it is listened on.
+    From below the range that systems give to outgoing connections: one of those would else take it
+    before it is listened on. It stays bound here for a while, which keeps other searches away, but
+    not a server, which may listen on an address that nobody else listens on.
     """
     while True:
         port = _random.randint(*PORTS)
-        with suppress(OSError), socket.socket() as listener:
-            listener.bind(("127.0.0.1", port))
-            return port
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            holder.close()
+            continue
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held.append(holder)
+        while len(_held) > HELD_MAX:
+            _held.popleft().close()
+        return port
 
 
 @dataclass(slots=True)
