@@ -14,14 +14,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from agent import exchange, members, membership
+from agent import exchange, finals, members, membership
 from agent.boards import change, rules
+from agent.boards.finals import Discard, MakeHashKey, OverrideFinal, SayFinal, Shelve
 from agent.boards.tally import Effect, Group, refusal
 from agent.crdt import hybrid_clock
 from agent.crdt.cell import Row
 from agent.draft import Draft
 from agent.errors import NotFound, Refused
 from agent.exchange import Chunk, Reading, VersionVector
+from agent.late import with_late
 from agent.membership import incarnation_key, member_key
 from agent.operation import (
     Announce,
@@ -87,7 +89,7 @@ def apply(
             answers.append(applying.apply(operation))
         except Refused as error:
             answers.append(error)
-    return applying.draft.outcome(answers)
+    return with_late(applying.draft.outcome(answers), loaded)
 
 
 class _Applying:
@@ -112,12 +114,14 @@ class _Applying:
                 return BoardChanged(members.change(draft, operation))
             case SetMarks() | Drop():
                 return BoardChanged(members.tend(draft, operation))
+            case SayFinal() | OverrideFinal() | MakeHashKey():
+                return BoardChanged(finals.change(draft, operation))
             case Announce() | Mint() | Burn() | Fence() | Complete() | ChangeMember():
                 return BoardChanged(self._change_ring(operation))
             case Import(rows):
                 return Merged(True, sum([draft.adopt(row) for row in rows]))
-            case Mend():
-                raise AssertionError("the store mends: see agent/commit.py")
+            case Mend() | Shelve() | Discard():
+                raise AssertionError("the store does that: see agent/committer.py")
             case Merge(peer, chunk, vv):
                 return self._merge(peer, chunk, vv)
             case Repair(rows):

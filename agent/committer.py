@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from agent.apply import apply
+from agent.boards.finals import Discard, Shelve
 from agent.boards.tally import MemberKey, SlotGroup
 from agent.crdt.cell import Key, Row
 from agent.crdt.slot import Kind
@@ -22,6 +23,7 @@ from agent.limits import INT64_MAX
 from agent.operation import (
     Announce,
     Answer,
+    BoardChanged,
     Burn,
     Correction,
     Mend,
@@ -78,6 +80,9 @@ class Store(Protocol):
 
     def mend(self, rows: Sequence[Row], correction: Correction | None) -> int:
         """Put rows in the place of damaged cells, and correct sums, as one transaction."""
+
+    def shelve(self, operation: Shelve | Discard) -> bool:
+        """Keep rows of a final, or remove them, as one transaction; whether that changed any."""
 
     def close(self) -> None:
         """Release the file."""
@@ -246,6 +251,9 @@ class Committer:
             answer = self._mend(run[0])
             commit.rows += self.state.lsn - before.lsn
             return [answer]
+        if isinstance(run[0], Shelve | Discard):
+            self._store.uncertain = False
+            return [BoardChanged(self._store.shelve(run[0]))]
         if isinstance(run[0], Repair):
             self._forget()  # the file is what is repaired, and it may not hold what was read
         outcome = self._run(run, now_ms)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.boards.finals import PASSING_KINDS
 from agent.boards.placing import Placing
 from agent.boards.results import retraction_slot
 from agent.boards.sums import fact_groups
@@ -214,7 +215,7 @@ class Draft:
     def join(self, row: Row) -> bool:
         """Join one received row; it keeps its stamp. Returns whether it changed my state."""
         state = self.state
-        if self._kept_out(row):
+        if self.keeps_out(row):
             return row.slot[0] == _FACT and self._late(row)
         mine = row.inc == state.inc and not state.burnt
         if mine and row.seq > state.seq:
@@ -240,7 +241,7 @@ class Draft:
 
     def adopt(self, row: Row) -> bool:
         """Join one cell as this agent's own write. Returns whether it changed my state."""
-        if row.space == RING_SPACE or self._kept_out(row):
+        if row.space == RING_SPACE or self.keeps_out(row):
             return False
         current = self.row(row[:3])
         if current is not None and row[3:6] <= current[3:6]:
@@ -249,10 +250,12 @@ class Draft:
         self.took(self.rows[row[:3]], current, self.adopt)
         return True
 
-    def _kept_out(self, row: Row) -> bool:
-        """Whether a cell may not be here any more: its space is collected, or its name erased."""
+    def keeps_out(self, row: Row) -> bool:
+        """Whether a cell may not be here any more: its window is collected, or its name erased."""
         state = self.state
-        return state.marks.collects(row.space) or state.erased.forbids(row)
+        passing = row.space == MARKS_SPACE and row.slot[0] in PASSING_KINDS
+        space = row.member if passing else row.space
+        return state.marks.collects(space) or state.erased.forbids(row)
 
     def _late(self, row: Row) -> bool:
         """Count an entry whose key can't be told from others any more: only its slots count."""

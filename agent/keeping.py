@@ -22,28 +22,27 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from agent.boards.bans import BY_ITSELF
 from agent.boards.erasures import Erasures, Owed
-from agent.boards.marks import Due, due, place_of
+from agent.boards.finals import PASSING_KINDS
 from agent.commit import CommitQueue
 from agent.committer import Commit
 from agent.crdt.cell import Key
-from agent.crdt.fingerprint import Stored
+from agent.crdt.space import MARKS_SPACE
 from agent.errors import StoreError, TallyringError
 from agent.membership import Ring
 from agent.operation import BoardChanged, ConfirmErasures, Drop, ForgetNames, LiftBan, SetMarks
 from agent.state import State
+from agent.store.due import Look, look
 from agent.store.purging import Purge, truncate_wal
 from agent.store.readers import Readers
-from agent.store.scrub import whole
 from agent.store.snapshot import SqliteSnapshot
 
 log = structlog.get_logger("tallyring.keeping")
@@ -90,15 +89,6 @@ class KeepingStatus:
     trouble: str = ""
 
 
-class _Look(NamedTuple):
-    """What the marks and the spaces say: see KeepingStatus."""
-
-    due: Sequence[Due] = ()
-    collected: Sequence[bytes] = ()
-    held: Mapping[str, int] = {}
-    mended: frozenset[Key] = frozenset()
-
-
 class Keeper:
     """Keeps house until it is cancelled.
 
@@ -132,7 +122,7 @@ class Keeper:
         self._shown = shown
         self._woken = asyncio.Event()
         self._seen = _watched(queue.state)
-        self._look = _Look()
+        self._look = Look()
         self._look_at = 0.0
         self._collecting: list[bytes] = []
         self._damaged: set[Key] = set()  # not dropped, so that nothing else fails with them
@@ -238,12 +228,12 @@ class Keeper:
         """
         now_ms, damaged = self._now_ms(), frozenset(self._damaged)
         promises = state.complete and not self._clock_off_ms()
-        self._look = look = await self._readers.read(
-            lambda found: _look(found, state, now_ms, damaged, promises=promises)
+        self._look = seen = await self._readers.read(
+            lambda found: look(found, state, now_ms, damaged, promises=promises)
         )
-        self._damaged -= look.mended
-        self._collecting = list(look.collected)
-        for marks in _parts(look.due):
+        self._damaged -= seen.mended
+        self._collecting = list(seen.collected)
+        for marks in _parts(seen.due):
             await self._queue.submit(SetMarks(tuple(marks)))
             self.counts.marks += len(marks)
         for member, board in state.bans.over(now_ms)[:AT_ONCE]:
@@ -265,8 +255,15 @@ class Keeper:
         return False
 
     async def _cells_in(self, space: bytes) -> list[Key]:
+        """The next cells of a space, after what was said about its final."""
         limit = DROP_CELLS + len(self._damaged)
-        return await self._readers.read(lambda snapshot: snapshot.keys_in(space, limit))
+
+        def find(snapshot: SqliteSnapshot) -> list[Key]:
+            said = snapshot.slots_of(MARKS_SPACE, space)
+            keys = [(MARKS_SPACE, space, slot) for slot, _ in said if slot[0] in PASSING_KINDS]
+            return keys[:DROP_CELLS] or snapshot.keys_in(space, limit)
+
+        return await self._readers.read(find)
 
     async def _drop(self, cells: Iterable[Key], entries: Sequence[int]) -> bool:
         """Drop cells, but for those that are damaged; whether anything changed."""
@@ -348,37 +345,3 @@ def _watched(state: State) -> tuple[object, ...]:
 
 def _parts(items: Sequence[Item]) -> list[Sequence[Item]]:
     return [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
-
-
-def _look(
-    snapshot: SqliteSnapshot,
-    state: State,
-    now_ms: int,
-    damaged: Iterable[Key],
-    *,
-    promises: bool,
-) -> _Look:
-    """What is to be done about spaces. `promises`: whether marks may be set."""
-    marks, members = state.marks, [member.name for member in state.ring.active()]
-    spaces = snapshot.spaces()
-    found: list[Due] = []
-    if promises and state.agent in members:
-        found = due(spaces, state.catalog, marks, state.agent, members, state.vv, now_ms)
-    collected: list[bytes] = []
-    held: Counter[str] = Counter()
-    for space in spaces:
-        place = place_of(space)
-        if place is None:
-            continue
-        if marks.collects(space):
-            collected.append(space)
-        elif marks.closed_by(state.agent, place.series, place.window):
-            held.update(marks.behind(place.series, place.window, members))
-    mended = frozenset(key for key in damaged if _is_whole(snapshot, key))
-    return _Look(found, collected, held, mended)
-
-
-def _is_whole(snapshot: SqliteSnapshot, key: Key) -> bool:
-    """Whether a cell that was found damaged is so no more, or is gone."""
-    found = snapshot.cell(key)
-    return found is None or whole(Stored(*found, 0))

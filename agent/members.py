@@ -185,10 +185,10 @@ def _drop(draft: Draft, key: Key) -> bool:
     row = draft.row(key)
     if row is None:
         return False
+    if not draft.keeps_out(row):
+        return False
     state = draft.state
     collected = state.marks.collects(row.space)
-    if not (collected or state.erased.forbids(row)):
-        return False
     draft.rows.pop(key, None)
     draft.gone[key] = row
     kind, owner = row.slot[0], row[:2]

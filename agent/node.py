@@ -24,34 +24,26 @@ import uvloop
 from aiohttp import web
 
 from agent.api.app import make_server
-from agent.api.auditor import Auditor
 from agent.api.clock import ManualClock
 from agent.api.services import Services
 from agent.beginning import begin, mint_identity
 from agent.commit import CommitQueue
 from agent.committer import Commit, Committer
+from agent.composing import answering_calls, certifying, keeping, projecting, repairing
 from agent.config import Config, load
 from agent.crdt import hybrid_clock
 from agent.errors import ConfigError, Indefinite, Refused, StoreError, Unavailable
 from agent.exchange import ChunkLimits
-from agent.gossip.answering import Answering
 from agent.gossip.bootstrap import bootstrap
 from agent.gossip.client import Client
-from agent.gossip.frame import Kind
 from agent.gossip.gossip import Gossip
 from agent.gossip.leaving import Leaving
 from agent.gossip.peers import Peers
-from agent.gossip.ranges import Ranges
-from agent.gossip.repair import Repairer
-from agent.gossip.roster import roster_handler
 from agent.gossip.secrets import Secrets
 from agent.gossip.snapshots import Shelf
-from agent.keeping import Keeper
 from agent.operation import Announce
-from agent.projection.projector import Projector
 from agent.projection.rank_store import RankStore
 from agent.projection.reads import Ranks
-from agent.projection.status import Phase
 from agent.store.identity import Identity
 from agent.store.lock import DATABASE, locked
 from agent.store.readers import Readers
@@ -170,21 +162,17 @@ async def _run(config: Config) -> None:
         queue.start()
         parts.push_async_callback(queue.stop)
         peers = Peers(config, ring_secrets, queue, readers, now_ms)
-        projector = _projecting(peers, rank_store, clock)
+        projector = projecting(peers, rank_store, clock)
         limits = ChunkLimits(config.gossip.chunk_rows_max, config.gossip.chunk_bytes_max)
         client = Client(config.gossip)
         parts.push_async_callback(client.close)
         gossip = Gossip(peers, client, limits, SystemRandom())
-        ranges, repairer, auditor = _repairing(parts, peers, client, rank_store, projector)
-        keeper = _keeping(parts, peers, clock, projector)
+        ranges, repairer, auditor = repairing(parts, peers, client, rank_store, projector)
+        keeper = keeping(parts, peers, clock, projector)
         peers.dropping = keeper.dropping
+        certifier, finals = certifying(parts, peers, client, clock)
         shelf = Shelf(peers, folder / DATABASE, now_ms, config.agent.disk_free_min_bytes)
-        handlers = {
-            Kind.ROSTER: roster_handler(peers),
-            Kind.SNAPSHOT: shelf.offer,
-            Kind.PART: shelf.part,
-            Kind.RANGE: ranges.answer,
-        }
+        answering = answering_calls(peers, limits, shelf, ranges, finals)
         services = Services(
             config=config,
             queue=queue,
@@ -192,12 +180,13 @@ async def _run(config: Config) -> None:
             ranks=Ranks(config, rank_store.reads, readers),
             projector=projector,
             now_ms=now_ms,
-            answer=Answering(peers, limits, handlers).answer,
+            answer=answering.answer,
             peers=peers,
             leaving=Leaving(peers),
             repairer=repairer,
             auditor=auditor,
             keeper=keeper,
+            certifier=certifier,
             clock=clock,
         )
         listeners += [
@@ -207,71 +196,18 @@ async def _run(config: Config) -> None:
             projector.committed,
             repairer.committed,
             keeper.committed,
+            certifier.committed,
         ]
         announced = await _announce(config, queue)
         await parts.enter_async_context(_serving(services, listening))
         log.info("agent is up", agent=config.name, ring=config.ring.name, url=config.advertise)
         async with asyncio.TaskGroup() as loops:
-            running = (projector, gossip, rank_store, shelf, repairer, auditor, keeper)
+            running = (projector, gossip, rank_store, shelf, repairer, auditor, keeper, certifier)
             watching = queue.watch(), readers.watch(), _watch_disk(config, queue)
             for loop in (*watching, *(part.run() for part in running)):
                 loops.create_task(loop)
             loops.create_task(_end_when_left(services.leaving))
             loops.create_task(_announce_again(config, queue, announced))
-
-
-def _repairing(
-    parts: AsyncExitStack,
-    peers: Peers,
-    client: Client,
-    rank_store: RankStore,
-    projector: Projector,
-) -> tuple[Ranges, Repairer, Auditor]:
-    """What looks at cells again, with readers of its own."""
-    readers = Readers(peers.config.agent.data_dir / DATABASE)
-    parts.callback(readers.close)
-    ranges = Ranges(peers, client, readers)
-    repairer = Repairer(peers, ranges, readers, peers.config.repair)
-    auditor = Auditor(peers, repairer, ranges, readers, rank_store.reads, projector, peers.now_ms)
-    return ranges, repairer, auditor
-
-
-def _projecting(peers: Peers, rank_store: RankStore, clock: ManualClock | None) -> Projector:
-    """What fills the region's Redis."""
-    queue = peers.queue
-    return Projector(
-        peers.config,
-        peers.readers,
-        lambda: queue.state,
-        rank_store.writes,
-        peers.now_ms,
-        board_now_ms=clock.now_ms if clock else None,
-        identity=lambda: (queue.state.log, queue.state.boot.number),
-    )
-
-
-def _keeping(
-    parts: AsyncExitStack, peers: Peers, clock: ManualClock | None, projector: Projector
-) -> Keeper:
-    """What keeps house, with readers of its own."""
-    path = peers.config.agent.data_dir / DATABASE
-    readers = Readers(path)
-    parts.callback(readers.close)
-
-    def shown(lsn: int) -> bool:
-        status = projector.status()
-        follows = status.phase == Phase.FOLLOWING and status.lsn >= lsn
-        return follows or status.phase == Phase.WAITING  # another agent fills this Redis
-
-    return Keeper(
-        peers.queue,
-        readers,
-        path,
-        clock.now_ms if clock else peers.now_ms,
-        peers.config.keeping.interval_s,
-        clock_off_ms=peers.clock_off_ms if clock is None else lambda: 0,
-        shown=shown,
-    )
 
 
 async def _announce(config: Config, queue: CommitQueue) -> bool:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from agent.boards.definition import Definition
 from agent.boards.entry import Entry
+from agent.boards.finals import Discard, MakeHashKey, OverrideFinal, SayFinal, Shelve
 from agent.boards.marks import Due
 from agent.boards.tally import Group, MemberKey, Note
 from agent.crdt.cell import Key, Row
@@ -243,6 +244,11 @@ Operation: TypeAlias = (
     | ConfirmErasures
     | ForgetNames
     | SetMarks
+    | SayFinal
+    | OverrideFinal
+    | MakeHashKey
+    | Shelve
+    | Discard
     | Drop
     | Announce
     | Burn
@@ -321,7 +327,8 @@ def writes(operation: Operation) -> bool:
     something follows from their rows: see agent/committer.py.
     """
     return not isinstance(
-        operation, Announce | Burn | Mint | Fence | Complete | Mend | Merge | Repair
+        operation,
+        Announce | Burn | Mint | Fence | Complete | Mend | Merge | Repair | Shelve | Discard,
     )
 
 
@@ -330,6 +337,8 @@ def changes_catalog(operation: Operation) -> bool:
     catalog, or write as another incarnation."""
     match operation:
         case Define() | Reset() | Retire() | Burn() | Mint() | Mend() | Repair():
+            return True
+        case Shelve() | Discard():
             return True
         case Import(rows):
             return any(row.space == BOARDS_SPACE for row in rows)

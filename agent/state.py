@@ -38,6 +38,8 @@ class State:
     root: the fingerprint of all cells.
     facts: how many facts are stored.
     marks, bans, erased: what the agents' own spaces say of windows and of members.
+    touched, touched_floor: the lsns at which windows changed that this agent has closed; of others
+        it is known that they have not changed above the floor. Of this process alone.
     """
 
     agent: str
@@ -61,6 +63,8 @@ class State:
     marks: Marks = field(default_factory=Marks)
     bans: Bans = field(default_factory=Bans)
     erased: Erasures = field(default_factory=Erasures)
+    touched: Mapping[bytes, int] = field(default_factory=dict)
+    touched_floor: int = 0
 
     def as_of(self, now_ms: int) -> dict[str, int | None]:
         """By region, the time (ms since 1970) up to which this state includes it; see Ring.as_of.
@@ -144,6 +148,8 @@ class Outcome:
     totals: new totals; None for a member that has no cells any more.
     dropped: cells that cease to exist, as they were.
     entries: of the log, to be removed where they lead nowhere.
+    late: by space of a window that this agent has closed and that changed all the same: what that
+        adds to the sum of its standings' digests; None where that can't be told.
     """
 
     state: State
@@ -155,6 +161,7 @@ class Outcome:
     alarms: Alarms
     dropped: list[Row] = field(default_factory=list)
     entries: list[int] = field(default_factory=list)
+    late: Mapping[bytes, int | None] = field(default_factory=dict)
 
     def durable_change(self, before: State) -> bool:
         """Whether there is anything to write (`times` alone is not)."""

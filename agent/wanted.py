@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from agent import finals
 from agent.boards import bans, change, erasures, rules
+from agent.boards.finals import Discard, MakeHashKey, OverrideFinal, SayFinal, Shelve
 from agent.boards.marks import cell_of
 from agent.boards.results import retraction_slot
 from agent.boards.sums import fact_groups
@@ -106,7 +108,9 @@ def _wanted_of(state: State, operation: Operation | Singles, writer: Writer, int
             _wanted_to_tend(state, operation, into)
         case Retract() | SetBan() | LiftBan() | Erase():
             _wanted_to_change(state, operation, into)
-        case Burn() | Complete() | Fence() | Mend():
+        case SayFinal() | OverrideFinal() | MakeHashKey():
+            cells.update(finals.cells_of(state, operation))
+        case Burn() | Complete() | Fence() | Mend() | Shelve() | Discard():
             pass
         case _:
             assert_never(operation)

@@ -15,6 +15,7 @@ from agent.api.clock import ManualClock
 from agent.api.counts import Counts
 from agent.api.freshness import FreshnessCache
 from agent.api.rates import Rates
+from agent.certifying.certifier import Certifier
 from agent.commit import CommitQueue
 from agent.config import Config
 from agent.gossip.leaving import Leaving
@@ -37,6 +38,7 @@ class Services:
     leaving: this agent's own way out of the ring.
     repairer, auditor: what looks at cells again; None where there is no gossip.
     keeper: what keeps house; None where nothing does.
+    certifier: what certifies finals; None where nothing does.
     clock: where the time of entries is set by hand; None with the system's clock.
     rates: how many entries of one member are taken; by a clock that is never set by hand.
     registry: where /metrics collects; the routes add theirs when the application is made.
@@ -56,6 +58,7 @@ class Services:
     repairer: Repairer | None = None
     auditor: Auditor | None = None
     keeper: Keeper | None = None
+    certifier: Certifier | None = None
     clock: ManualClock | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     counts: Counts = field(default_factory=Counts)

@@ -16,7 +16,7 @@ collect once all have acknowledged (`due`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -51,6 +51,12 @@ def place_of(space: bytes) -> Place | None:
         )
     except Malformed:
         return None
+
+
+def name_of_space(space: bytes) -> str:
+    """A board's window as a person reads it, for logs; its bytes where they can't be read."""
+    decoded = decode_space(space)
+    return space.hex() if decoded is None else f"{decoded.board} {decoded.window}"
 
 
 def series_bytes(board: str, generation: int, shape: bytes, name: str) -> bytes:
@@ -142,6 +148,20 @@ class Marks:
                 return found
         return []
 
+    def settled(
+        self, series: bytes, window: str, members: Iterable[str], vv: Mapping[int, int]
+    ) -> bool:
+        """Whether all of these agents have closed a window, and `vv` covers their marks.
+
+        Whoever has that version vector holds all that they wrote for it.
+        """
+        its = self._by_kind[Kind.CLOSE].get(series, {})
+        for name in members:
+            mark = its.get(name)
+            if mark is None or mark.window < window or mark.seq > vv.get(mark.inc, 0):
+                return False
+        return True
+
     def collected(self, series: bytes) -> str:
         """The window up to which a series is collected; empty where nothing of it is."""
         return self._collected.get(series, "")
@@ -186,6 +206,7 @@ def due(
     members: Iterable[str],
     vv: Mapping[int, int],
     now_ms: int,
+    uncertified: Callable[[bytes, str], str] = lambda _series, _upto: "",
 ) -> list[Due]:
     """The marks that an agent can set now, for the series of which it holds cells.
 
@@ -194,6 +215,8 @@ def due(
         members: all members of the ring that are not removed.
         vv: this agent's version vector.
         now_ms: the board's time here.
+        uncertified: (series, window) -> the oldest window up to that one which waits for its final;
+            empty if none does. Nothing from it on is collected.
     """
     everybody = sorted(members)
     found = []
@@ -208,8 +231,16 @@ def due(
         if acked is None or line.collecting is None:
             continue
         gone = min(acked, line.collecting, key=lambda window: window.id)
-        if gone.id > marks.collected(line.member):
-            found.append(Due(Kind.COLLECTED, line.member, gone))
+        if gone.id <= marks.collected(line.member):
+            continue
+        waits = uncertified(line.member, gone.id)
+        if waits:
+            kept = line.series.window(waits)
+            before = None if kept is None else line.series.at(kept.start_ms - 1)
+            if before is None or before.id <= marks.collected(line.member):
+                continue
+            gone = before
+        found.append(Due(Kind.COLLECTED, line.member, gone))
     return found
 
 

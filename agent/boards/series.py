@@ -53,6 +53,7 @@ class Series:
 
     grace_ms: a window is closed once `end_ms + grace_ms` is over.
     keep_ms: it stays that long after it closed; None where it is not this that ends it.
+    certify: whether it gets a certified final.
     span_ms: no window is longer (of times since 1995).
     shape_parts: what the numbers in a window depend on: zone, and bounds of a season.
 
@@ -62,6 +63,7 @@ class Series:
     __slots__ = (
         "_last",
         "_other",
+        "certify",
         "grace_ms",
         "keep_ms",
         "name",
@@ -78,6 +80,8 @@ class Series:
         keep_ms: int | None,
         span_ms: int,
         shape_parts: tuple[str, int, int],
+        *,
+        certify: bool = True,
     ) -> None:
         self.name = name
         self.zone = zone
@@ -85,11 +89,13 @@ class Series:
         self.keep_ms = keep_ms
         self.span_ms = span_ms
         self.shape_parts = shape_parts
+        self.certify = certify
         self._last: Window = _NO_WINDOW
         self._other: Window = _NO_WINDOW
 
-    def _value(self) -> tuple[str, str, int, int | None, tuple[str, int, int]]:
-        return self.name, self.zone, self.grace_ms, self.keep_ms, self.shape_parts
+    def _value(self) -> tuple[object, ...]:
+        parts = self.grace_ms, self.keep_ms, self.shape_parts, self.certify
+        return self.name, self.zone, *parts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Series) and self._value() == other._value()
@@ -152,11 +158,13 @@ class Single(Series):
 
     __slots__ = ("_only",)
 
-    def __init__(self, only: Window, grace_ms: int, keep_ms: int | None) -> None:
+    def __init__(
+        self, only: Window, grace_ms: int, keep_ms: int | None, *, certify: bool = True
+    ) -> None:
         bounds = only.start_ms, only.end_ms
         shape_parts = ("", 0, 0) if only.name == "all" else ("", *bounds)
         span_ms = only.end_ms - only.start_ms
-        super().__init__(only.name, "UTC", grace_ms, keep_ms, span_ms, shape_parts)
+        super().__init__(only.name, "UTC", grace_ms, keep_ms, span_ms, shape_parts, certify=certify)
         self._only = only
 
     def _find(self, ms: int) -> Window | None:
@@ -207,8 +215,11 @@ class Calendar(Series):
 
     __slots__ = ("_zone",)
 
-    def __init__(self, kind: CalendarKind, zone: str, grace_ms: int, keep_ms: int) -> None:
-        super().__init__(kind, zone, grace_ms, keep_ms, SPAN_MS[kind], (zone, 0, 0))
+    def __init__(
+        self, kind: CalendarKind, zone: str, grace_ms: int, keep_ms: int, *, certify: bool = True
+    ) -> None:
+        shape_parts = (zone, 0, 0)
+        super().__init__(kind, zone, grace_ms, keep_ms, SPAN_MS[kind], shape_parts, certify=certify)
         self._zone = zone_of(zone)
 
     def _find(self, ms: int) -> Window | None:

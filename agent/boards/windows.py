@@ -66,6 +66,7 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     grace: how long after its end a window still takes late entries; None is 10 minutes.
     keep: how long it stays after that; None is the default of its kind.
     start, end: of a season, RFC 3339; the end does not belong to it.
+    certify: whether it gets a certified final (finals.py); not for `all` and sliding windows.
     """
 
     name: str
@@ -74,6 +75,7 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     keep: str | None = None
     start: str | None = None
     end: str | None = None
+    certify: bool = True
 
 
 def parse_duration(text: str, field: str) -> int:
@@ -130,10 +132,12 @@ def check(spec: WindowSpec, field: str) -> WindowSpec:
         if value is not None and kind in ("all", "last"):
             hint = "it never closes" if kind == "all" else "its buckets are kept as long as needed"
             raise Malformed(f"{field}.{name}: does not go with {spec.name!r}", hint=hint)
+    if not spec.certify and kind in ("all", "last"):
+        raise Malformed(f"{field}.certify: does not go with {spec.name!r}", hint="it never closes")
     grace = _duration(spec.grace, _GRACE_MS, 0, _GRACE_MS_MAX, f"{field}.grace")
     keep = _duration(spec.keep, _KEEP_MS.get(kind, 0), _KEEP_MS_MIN, _KEEP_MS_MAX, f"{field}.keep")
     start, end = _bounds(spec, field, kind == "season")
-    return WindowSpec(spec.name, spec.zone, grace, keep, start, end)
+    return WindowSpec(spec.name, spec.zone, grace, keep, start, end, spec.certify)
 
 
 def _kind_of(name: str, field: str) -> str:
@@ -209,9 +213,10 @@ def series_of(spec: WindowSpec) -> Series:
     grace_ms = parse_duration(spec.grace, "grace") if spec.grace else _GRACE_MS
     keep_ms = _keep_ms(spec)
     if spec.name in SPAN_MS:
-        return Calendar(spec.name, spec.zone, grace_ms, keep_ms)
+        return Calendar(spec.name, spec.zone, grace_ms, keep_ms, certify=spec.certify)
     bounds = _time(spec.start, "start"), _time(spec.end, "end")
-    return Single(Window(spec.name, spec.name, *bounds), grace_ms, keep_ms)
+    window = Window(spec.name, spec.name, *bounds)
+    return Single(window, grace_ms, keep_ms, certify=spec.certify)
 
 
 def _keep_ms(spec: WindowSpec) -> int:

@@ -43,7 +43,8 @@ class Kind(IntEnum):
     FROZEN = ord("f")
     COLLECTED = ord("g")
     ACK = ord("a")
-    CERTIFICATE = ord("Z")  # one
+    OVERRIDE = ord("o")  # name: an operator's word on a window's final, by version and agent
+    CERTIFICATE = ord("Z")  # name: the final of a window, by version and agent
     ERASURE = ord("E")  # one: the tombstone of an erased name
 
 
@@ -53,7 +54,6 @@ KINDS_OF_ONE = frozenset(
         Kind.LATEST,
         Kind.GENERATION,
         Kind.MEMBER,
-        Kind.CERTIFICATE,
         Kind.ERASURE,
     }
 )

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     SNAPSHOT = 4  # a copy of everything, to begin with
     PART = 5  # the bytes of such a copy, from anywhere
     ROSTER = 6  # who is in the ring? agent/gossip/roster.py
+    FINAL = 7  # the rows of a certified final: agent/gossip/finals.py
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+from agent.crdt.space import MARKS_SPACE
 from agent.state import Outcome
 
 _WHICH = "space = ? AND member = ? AND slot = ?"
@@ -46,7 +47,8 @@ def drop_cells(
 def erases(outcome: Outcome) -> bool:
     """Whether cells are dropped that no collected window explains: those of an erased member."""
     marks = outcome.state.marks
-    return not all(marks.collects(space) for space in {row.space for row in outcome.dropped})
+    spaces = {row.space for row in outcome.dropped} - {MARKS_SPACE}
+    return not all(marks.collects(space) for space in spaces)
 
 
 def drop_entries(db: sqlite3.Connection, lsns: Sequence[int]) -> int:

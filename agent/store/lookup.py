@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from agent.crdt.slot import COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.boards.tally import MemberKey, SlotGroup
+from agent.crdt.cell import Key, Row, row_of
+from agent.crdt.fingerprint import fits
+from agent.crdt.slot import COUNTER_KINDS, COUNTER_SLOTS_BEFORE, COUNTER_SLOTS_FROM
+from agent.crdt.total import Total, contribution
+from agent.errors import DamagedCell
 from agent.limits import SLOT_BYTES_MAX
+from agent.state import WorkingSet
 
 _BLOCKS = (256, 16, 1)  # how many keys one statement looks up: few statements, all cached
 
@@ -88,3 +94,71 @@ def look_up(
             values = [part for key in islice(rest, block) for part in key]
             found += db.execute(statements[block], values).fetchall()
     return found
+
+
+def load_working_set(
+    db: sqlite3.Connection,
+    ids: Mapping[bytes, int],
+    spaces: Mapping[int, bytes],
+    cells: Iterable[Key],
+    members: Iterable[MemberKey],
+    groups: Iterable[SlotGroup],
+) -> WorkingSet:
+    """The wanted cells, totals and groups; None for those never written.
+
+    Args:
+        ids, spaces: the numbers of spaces, and the reverse.
+
+    Raises:
+        DamagedCell: a cell does not hold what was written to it.
+    """
+    found_cells: dict[Key, Row | None] = dict.fromkeys(cells)
+    found_totals: dict[MemberKey, Total | None] = dict.fromkeys(members)
+    prints: dict[Key, int] = {}
+    pairs = [(ids[s], m) for s, m in found_totals if s in ids]
+    for space, member, score, reached_ms, rose, slots in look_up(db, TOTALS, pairs):
+        if not type(score) is type(reached_ms) is type(slots) is int:  # SQLite takes anything
+            raise DamagedCell((spaces[space], member, b""))
+        found_totals[spaces[space], member] = Total(score, reached_ms, bool(rose), slots)
+    # A member without a row in totals has one counter slot at the most, and nothing else that
+    # is tallied: its total is what that holds, and its other ones need no look-up.
+    singles = [pair for pair in pairs if found_totals[spaces[pair[0]], pair[1]] is None]
+    for space, member, slot, *rest, mark in look_up(db, SINGLES, singles):
+        row = checked(row_of((spaces[space], member, slot, *rest)), mark)
+        found_totals[row[:2]] = contribution(slot[0], row[3:6])
+        if row[:3] in found_cells:
+            found_cells[row[:3]] = row
+            prints[row[:3]] = mark
+    single = set(singles)
+    keys = [
+        (ids[s], m, slot)
+        for s, m, slot in found_cells
+        if s in ids and not (slot[0] in COUNTER_KINDS and (ids[s], m) in single)
+    ]
+    for space, member, slot, *rest, mark in look_up(db, CELLS, keys):
+        row = checked(row_of((spaces[space], member, slot, *rest)), mark)
+        found_cells[row[:3]] = row
+        prints[row[:3]] = mark
+    found_groups: dict[SlotGroup, tuple[Row, ...]] = dict.fromkeys(groups, ())
+    rows_of: dict[SlotGroup, list[Row]] = {}
+    wanted = [(ids[s], m, first, above(first)) for s, m, first in found_groups if s in ids]
+    wanted.sort()  # neighbours share pages: they are many, and few of their pages are cached
+    for space, member, first, slot, *rest, mark in look_up(db, GROUPS, wanted):
+        row = checked(row_of((spaces[space], member, slot, *rest)), mark)
+        rows_of.setdefault((row.space, member, first), []).append(row)
+        found_cells[row[:3]] = row
+        prints[row[:3]] = mark
+    for group, rows in rows_of.items():
+        found_groups[group] = tuple(sorted(rows))
+    return WorkingSet(found_cells, found_totals, prints, found_groups)
+
+
+def checked(row: Row, mark: int) -> Row:
+    """The row, if it fits the fingerprint that is stored beside it.
+
+    Raises:
+        DamagedCell: it does not.
+    """
+    if not fits(row, mark):
+        raise DamagedCell(row.key)
+    return row

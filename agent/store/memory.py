@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from agent.boards.catalog import Catalog
+from agent.boards.finals import Discard, Shelve
 from agent.boards.tally import MemberKey, SlotGroup
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.fingerprint import BUCKETS, Stored, bucket_of, fingerprint, fits
@@ -50,6 +51,8 @@ class MemoryStore:
         )
         self.clean = False
         self.uncertain = False
+        # space -> hash -> (chunks by number, how many rows once it is complete)
+        self.finals: dict[bytes, dict[bytes, tuple[dict[int, bytes], int | None]]] = {}
 
     @property
     def life(self) -> Life:
@@ -66,7 +69,16 @@ class MemoryStore:
         """Begin a process with what was durable: see SqliteStore.begin."""
         boot = Boot(max(self._state.boot.number, above) + 1, nonce)
         log = self._state.log if new_log is None else new_log
-        self._state = replace(self._state, times={}, boot=boot, log=log, burnt=burnt)
+        floor = self._state.lsn
+        self._state = replace(
+            self._state,
+            times={},
+            boot=boot,
+            log=log,
+            burnt=burnt,
+            touched={},
+            touched_floor=floor,
+        )
         self.clean = False
         return boot
 
@@ -171,6 +183,19 @@ class MemoryStore:
                 state, root=state.root ^ correction.flips, facts=state.facts + correction.facts
             )
         return changed
+
+    def shelve(self, operation: Shelve | Discard) -> bool:
+        """Keep rows of a final, or remove them: see SqliteStore.shelve."""
+        held = self.finals.setdefault(operation.space, {})
+        if isinstance(operation, Discard):
+            gone = held.keys() - set(operation.kept)
+            for each in gone:
+                del held[each]
+            return bool(gone)
+        chunks, members = held.get(operation.hash, ({}, None))
+        members = members if operation.members is None else operation.members
+        held[operation.hash] = ({**chunks, **dict(operation.chunks)}, members)
+        return True
 
     def snapshot(self) -> MemorySnapshot:
         """One consistent state, which later commits do not change."""
@@ -301,6 +326,12 @@ class MemorySnapshot:
             if total is not None:
                 found[key] = total
         return found
+
+    def totals_after(self, space: bytes, member: bytes, limit: int) -> list[tuple[bytes, Total]]:
+        """The next totals of a space in the order of their members' names."""
+        names = sorted({row.member for row in self.rows_in(space) if row.member > member})
+        found = self.totals_of([(space, name) for name in names[:limit]])
+        return [(name, total) for (_, name), total in sorted(found.items())]
 
     def members_after(
         self, space: bytes, member: bytes, cells_max: int

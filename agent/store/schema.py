@@ -11,6 +11,8 @@
     fences   incarnation -> its newest process that was heard of
     cursors  how far each log of a peer has been read
     buckets  1024 sums of the cells' fingerprints, kept with every change
+    finals   complete copies of windows' standings, by their hash: finals.py
+    final_chunks  their rows, a thousand in one
 
 Migrations are those of sqlite-utils: `sqlite-utils schema tallyring.db` and `sqlite-utils rows
 tallyring.db cells` inspect a file that is in use.
@@ -27,6 +29,9 @@ import sqlite_utils
 from agent.crdt.fingerprint import BUCKETS, bucket_of, fingerprint
 from agent.errors import StoreError
 
+KNOWN_VERSIONS = frozenset(
+    {"cells_log_totals", "identity_and_fingerprints", "windows_and_facts", "finals_of_windows"}
+)
 APPLICATION_ID = 0x544C5247  # "TLRG", in the file's header
 PAGE_BYTES = 4096  # measured against 1024: see docs/adr/0005-sqlite-settings.md
 CACHE_KIB = 16 * 1024  # of each connection: the writer, and one for each reader
@@ -129,6 +134,25 @@ UPDATE state SET facts = (SELECT count(*) FROM cells WHERE substr(slot, 1, 1) = 
 def windows_and_facts(db: sqlite_utils.Database) -> None:
     """How many facts are stored: at a bound of them, entries with keys are refused."""
     for statement in THIRD_VERSION.split(";"):
+        db.execute(statement)
+
+
+FOURTH_VERSION = """
+CREATE TABLE finals (
+    space BLOB NOT NULL, hash BLOB NOT NULL, members INTEGER NOT NULL, late INTEGER NOT NULL,
+    PRIMARY KEY (space, hash)
+) WITHOUT ROWID;
+CREATE TABLE final_chunks (
+    space BLOB NOT NULL, hash BLOB NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL,
+    UNIQUE (space, hash, number)
+)
+"""
+
+
+@migrations()
+def finals_of_windows(db: sqlite_utils.Database) -> None:
+    """Certified standings: rows of their own, as live cells go on changing."""
+    for statement in FOURTH_VERSION.split(";"):
         db.execute(statement)
 
 
@@ -242,8 +266,5 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
     db = sqlite_utils.Database(connection)
     if tables:
         ours = {migration.name for migration in migrations.applied(db)}
-        known = {"cells_log_totals", "identity_and_fingerprints", "windows_and_facts"}
-        if ours - known:
-            raise StoreError(
-                f"{path}: was written by a newer version of the agent ({', '.join(ours - known)})"
-            )
+        if newer := ", ".join(sorted(ours - KNOWN_VERSIONS)):
+            raise StoreError(f"{path}: was written by a newer version of the agent ({newer})")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from agent.boards.marks import Marks, place_of
 from agent.boards.tally import MemberKey
 from agent.crdt.cell import Key, Row, Value, row_of
-from agent.crdt.fingerprint import Stored, fits
+from agent.crdt.fingerprint import Stored
 from agent.crdt.slot import (
     COUNTER_KINDS,
     COUNTER_SLOTS_BEFORE,
@@ -17,10 +17,9 @@ from agent.crdt.slot import (
 )
 from agent.crdt.space import MARKS_SPACE, is_own
 from agent.crdt.total import Total, contribution, total_of, total_with
-from agent.errors import DamagedCell
 from agent.exchange import Reading
 from agent.store.adding import add_up, retracted_in
-from agent.store.lookup import above
+from agent.store.lookup import above, checked
 
 # An entry whose lsn is no longer its cell's is superseded: no cell is joined to it.
 _ENTRIES = """
@@ -63,7 +62,7 @@ class SqliteSnapshot:
     """One consistent state. Valid inside the transaction that it was made in (rule S)."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._db = connection
+        self._db = self.connection = connection
         self.newest_lsn: int = connection.execute("SELECT lsn FROM state").fetchone()[0]
 
     @property
@@ -343,17 +342,6 @@ class SqliteSnapshot:
     def buckets(self) -> list[tuple[int, int]]:
         """(fingerprint, cells) of every bucket, as kept with each change."""
         return list(self._db.execute("SELECT print, cells FROM buckets ORDER BY id"))
-
-
-def checked(row: Row, mark: int) -> Row:
-    """The row, if it fits the fingerprint that is stored beside it.
-
-    Raises:
-        DamagedCell: it does not.
-    """
-    if not fits(row, mark):
-        raise DamagedCell(row.key)
-    return row
 
 
 def total_of_member(db: sqlite3.Connection, space: int, member: bytes) -> Total | None:

@@ -8,17 +8,17 @@ Y).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agent.boards.bans import Bans
 from agent.boards.catalog import Catalog
 from agent.boards.erasures import Erasures
+from agent.boards.finals import Discard, Shelve
 from agent.boards.marks import Marks
 from agent.boards.tally import MemberKey, SlotGroup
-from agent.crdt.cell import Key, Row, row_of
-from agent.crdt.slot import COUNTER_KINDS
+from agent.crdt.cell import Key, Row
 from agent.crdt.space import (
     BANS_SPACE,
     BOARDS_SPACE,
@@ -26,18 +26,18 @@ from agent.crdt.space import (
     MARKS_SPACE,
     RING_SPACE,
 )
-from agent.crdt.total import Total, contribution
-from agent.errors import DamagedCell, StoreError
+from agent.errors import StoreError
 from agent.exchange import Boot
 from agent.membership import Ring
 from agent.operation import Correction
 from agent.state import Outcome, State, WorkingSet
 from agent.store.dropping import drop_cells, drop_entries, erases, forget_spaces, prune
+from agent.store.finals import keep_or_discard, note_late
 from agent.store.identity import Identity, Life
-from agent.store.lookup import CELLS, GROUPS, SINGLES, TOTALS, above, look_up
+from agent.store.lookup import load_working_set
 from agent.store.mend import FLIP, correct, mend_cell
 from agent.store.schema import damage, is_damage, open_writer
-from agent.store.snapshot import SqliteSnapshot, checked
+from agent.store.snapshot import SqliteSnapshot
 
 # The log is pruned while more than half of it is superseded, and then this many entries are
 # looked at for each one appended: it never outgrows twice the cells.
@@ -170,6 +170,7 @@ class SqliteStore:
             root=row[9],
             complete=bool(row[10]),
             facts=row[11],
+            touched_floor=row[4],
             marks=Marks().with_rows(snapshot.rows_in(MARKS_SPACE)),
             bans=Bans().with_rows(snapshot.rows_in(BANS_SPACE)),
             erased=Erasures().with_rows(snapshot.rows_in(ERASED_SPACE)),
@@ -199,46 +200,7 @@ class SqliteStore:
         Raises:
             DamagedCell: a cell does not hold what was written to it.
         """
-        found_cells: dict[Key, Row | None] = dict.fromkeys(cells)
-        found_totals: dict[MemberKey, Total | None] = dict.fromkeys(members)
-        prints: dict[Key, int] = {}
-        ids, spaces = self._ids, self._spaces
-        pairs = [(ids[s], m) for s, m in found_totals if s in ids]
-        for space, member, score, reached_ms, rose, slots in look_up(self._db, TOTALS, pairs):
-            if not type(score) is type(reached_ms) is type(slots) is int:  # SQLite takes anything
-                raise DamagedCell((spaces[space], member, b""))
-            found_totals[spaces[space], member] = Total(score, reached_ms, bool(rose), slots)
-        # A member without a row in totals has one counter slot at the most, and nothing else that
-        # is tallied: its total is what that holds, and its other ones need no look-up.
-        singles = [pair for pair in pairs if found_totals[spaces[pair[0]], pair[1]] is None]
-        for space, member, slot, *rest, mark in look_up(self._db, SINGLES, singles):
-            row = checked(row_of((spaces[space], member, slot, *rest)), mark)
-            found_totals[row[:2]] = contribution(slot[0], row[3:6])
-            if row[:3] in found_cells:
-                found_cells[row[:3]] = row
-                prints[row[:3]] = mark
-        single = set(singles)
-        keys = [
-            (ids[s], m, slot)
-            for s, m, slot in found_cells
-            if s in ids and not (slot[0] in COUNTER_KINDS and (ids[s], m) in single)
-        ]
-        for space, member, slot, *rest, mark in look_up(self._db, CELLS, keys):
-            row = checked(row_of((spaces[space], member, slot, *rest)), mark)
-            found_cells[row[:3]] = row
-            prints[row[:3]] = mark
-        found_groups: dict[SlotGroup, tuple[Row, ...]] = dict.fromkeys(groups, ())
-        rows_of: dict[SlotGroup, list[Row]] = {}
-        wanted = [(ids[s], m, first, above(first)) for s, m, first in found_groups if s in ids]
-        wanted.sort()  # neighbours share pages: they are many, and few of their pages are cached
-        for space, member, first, slot, *rest, mark in look_up(self._db, GROUPS, wanted):
-            row = checked(row_of((spaces[space], member, slot, *rest)), mark)
-            rows_of.setdefault((row.space, member, first), []).append(row)
-            found_cells[row[:3]] = row
-            prints[row[:3]] = mark
-        for group, rows in rows_of.items():
-            found_groups[group] = tuple(sorted(rows))
-        return WorkingSet(found_cells, found_totals, prints, found_groups)
+        return load_working_set(self._db, self._ids, self._spaces, cells, members, groups)
 
     def commit(self, before: State, outcome: Outcome, new_cells: int) -> None:
         """Make an outcome durable, as one transaction.
@@ -304,6 +266,8 @@ class SqliteStore:
         self._log_entries += len(rows) - gone[1]
         if outcome.entries:
             self._log_entries -= drop_entries(db, outcome.entries)
+        if outcome.late:
+            note_late(db, outcome.late)
         superseded = self._log_entries - self._cells
         if superseded > max(PRUNE_FLOOR_ENTRIES, self._cells) or self._sweeps:
             look = max(PRUNE_LOOK_MIN, PRUNE_LOOK_PER_APPEND * len(rows))
@@ -356,14 +320,32 @@ class SqliteStore:
         Raises:
             sqlite3.Error: nothing was changed, unless COMMIT itself failed (`self.uncertain`).
         """
+        ids = self._ids
+        try:
+            with self._transaction():
+                known = [row for row in rows if row.space in ids]
+                changed = sum([mend_cell(self._db, ids[row.space], row) for row in known])
+                if correction is not None:
+                    correct(self._db, ids, correction)
+        finally:
+            self._remember()
+        return changed
+
+    def shelve(self, operation: Shelve | Discard) -> bool:
+        """Keep rows of a final, or remove them, as one transaction; whether that changed any.
+
+        Raises:
+            sqlite3.Error: nothing was changed, unless COMMIT itself failed (`self.uncertain`).
+        """
+        with self._transaction():
+            return keep_or_discard(self._db, operation)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
         self.uncertain = False
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            ids = self._ids
-            known = [row for row in rows if row.space in ids]
-            changed = sum([mend_cell(self._db, ids[row.space], row) for row in known])
-            if correction is not None:
-                correct(self._db, self._ids, correction)
+            yield
             self.uncertain = True
             self._db.execute("COMMIT")
         except BaseException:  # whatever ended the transaction
@@ -372,10 +354,7 @@ class SqliteStore:
                     self._db.execute("ROLLBACK")
                     self.uncertain = False
             raise
-        finally:
-            self._remember()
         self.uncertain = False
-        return changed
 
     def _id(self, space: bytes) -> int:
         known = self._ids.get(space)

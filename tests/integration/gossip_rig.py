@@ -14,6 +14,7 @@ from aiohttp import web
 
 from agent.boards.entry import Entry
 from agent.boards.tally import Group
+from agent.certifying.certifier import Certifier
 from agent.commit import CommitQueue
 from agent.committer import Commit, Committer
 from agent.config import Config, parse
@@ -21,6 +22,7 @@ from agent.crdt.incarnation import mint
 from agent.exchange import ChunkLimits
 from agent.gossip.answering import Answering
 from agent.gossip.client import PATH, Client
+from agent.gossip.finals import FinalCalls
 from agent.gossip.frame import Kind
 from agent.gossip.gossip import Gossip
 from agent.gossip.peers import Peers
@@ -73,6 +75,7 @@ class Agent:
     repairer: Repairer
     ranges: Ranges
     keeper: Keeper
+    certifier: Certifier
     inbox: list[bytes] = field(default_factory=list)
 
     async def do(self, operation: Operation) -> object:
@@ -155,39 +158,43 @@ async def running(
     app.router.add_post(PATH, exchange)
     runner, url = await _serve(app)
     config = config_of(folder, name, url, ring, seeds or [])
-    secrets = folder / name / "ring.secret"
-    secrets.write_bytes(secret)
-    peers = Peers(config, Secrets(secrets, time.monotonic), queue, readers, now_ms)
+    peers = Peers(config, _secrets(folder / name, secret), queue, readers, now_ms)
     limits = ChunkLimits(config.gossip.chunk_rows_max, config.gossip.chunk_bytes_max)
     client = Client(config.gossip)
     scrubbing = Readers(path)
     ranges = Ranges(peers, client, scrubbing)
     repairer = Repairer(peers, ranges, scrubbing, config.repair)
-    answering = Answering(peers, limits, {Kind.RANGE: ranges.answer})
+    finals = FinalCalls(peers, client, scrubbing)
+    answering = Answering(peers, limits, {Kind.RANGE: ranges.answer, Kind.FINAL: finals.answer})
     gossip = Gossip(peers, client, limits, random)
     housekeeping = Readers(path)
     every_s = config.keeping.interval_s
     keeper = Keeper(queue, housekeeping, path, house.clock, every_s, shown=house.shown)
-    tell += [gossip.committed, repairer.committed, keeper.committed]
+    certifier = Certifier(queue, housekeeping, lambda: True, finals.fetch, every_s)
+    tell += [gossip.committed, repairer.committed, keeper.committed, certifier.committed]
     await queue.submit(Announce(name, url))
+    parts = (answering, repairer, ranges, keeper, certifier)
+    agent = Agent(name, url, config, queue, readers, peers, *parts, inbox)
+    loops = [gossip.run()] if calls else []
+    loops += [repairer.run()] if repairs else []
+    loops += [keeper.run(), certifier.run()] if house.keeps else []
     try:
-        async with asyncio.TaskGroup() as loops:
-            task = loops.create_task(gossip.run() if calls else asyncio.Event().wait())
-            repairing = loops.create_task(repairer.run() if repairs else asyncio.sleep(0))
-            keeping = loops.create_task(keeper.run() if house.keeps else asyncio.sleep(0))
-            yield Agent(
-                name, url, config, queue, readers, peers, answering, repairer, ranges, keeper, inbox
-            )
-            for loop in (task, repairing, keeping):
-                loop.cancel()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(loop) for loop in loops]
+            yield agent
+            for task in tasks:
+                task.cancel()
     finally:
         await runner.cleanup()
         await client.close()
         await queue.stop()
-        readers.close()
-        scrubbing.close()
-        housekeeping.close()
-        store.close()
+        for each in (readers, scrubbing, housekeeping, store):
+            each.close()
+
+
+def _secrets(folder: Path, secret: bytes) -> Secrets:
+    (folder / "ring.secret").write_bytes(secret)
+    return Secrets(folder / "ring.secret", time.monotonic)
 
 
 def _begin(store: SqliteStore, nonce: int, *, put_back: bool) -> None:

@@ -1,0 +1,1 @@
+"""Certifying: closed windows get their finals, one loop an agent."""
