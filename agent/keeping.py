@@ -325,6 +325,8 @@ class Keeper:
         for start in range(0, max(len(found.cells), len(found.entries)), DROP_CELLS):
             part = slice(start, start + DROP_CELLS)
             await self._drop(found.cells[part], found.entries[part])
+        for chunk in found.chunks:
+            await self._queue.submit(chunk)
         if not self._damaged.isdisjoint(found.cells):
             self._passes.remove(purge)  # mended, it is found again: by a pass of a later turn
             self._owed_of = None

@@ -2,7 +2,8 @@
 
 Cells are found by seeks as long as a name is known: those under it as a member, in every space.
 Where it may stand as an actor or a candidate, and everywhere once a tombstone has dropped its name,
-each cell is looked at. Names also stand in superseded entries of the log, which are looked at last.
+each cell is looked at. Names also stand in the rows of finals, which keep their digests, and in
+superseded entries of the log, which are looked at last.
 Read in bounded steps, each in a snapshot of its own: nothing that an erasure forbids is taken any
 more once its tombstone is here, so what one step has passed stays clean.
 """
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.boards.erasures import Erasures
+from agent.boards.final_rows import CHUNK_ROWS, without_names
+from agent.boards.finals import Shelve
 from agent.crdt.cell import Key, Row, row_of
 from agent.crdt.sketch import SKETCH_MEMBER
 from agent.crdt.slot import Kind
 from agent.crdt.space import is_own
 from agent.limits import SLOT_BYTES_MAX
+from agent.store.finals import chunks_after
 from agent.store.scrub import is_row
 from agent.store.snapshot import SqliteSnapshot
 
@@ -34,12 +38,14 @@ class Found(NamedTuple):
 
     cells: they may not be here any more.
     entries: of the log, by lsn: they may lead nowhere, and say an erased name.
-    looked: how many cells, spaces or entries it has read.
+    looked: how many cells, spaces, rows or entries it has read.
+    chunks: of finals, without the names.
     """
 
     cells: list[Key]
     entries: list[int]
     looked: int
+    chunks: tuple[Shelve, ...] = ()
 
 
 class Purge:
@@ -59,6 +65,7 @@ class Purge:
         self._space, self._after = b"", _START
         self._slot = b""
         self._scanned = False
+        self._chunk: int | None = 0  # the last chunk of a final that was looked at; None: all were
         self._lsn = 0
         self.done = False
 
@@ -68,6 +75,8 @@ class Purge:
             return self._seek(snapshot)
         if not self._scanned:
             return self._scan(snapshot)
+        if self._chunk is not None:
+            return self._read_final(snapshot, self._chunk)
         return self._read_log(snapshot)
 
     def _seek(self, snapshot: SqliteSnapshot) -> Found:
@@ -119,6 +128,20 @@ class Purge:
             return False
         row = first[0].row
         return row.member == SKETCH_MEMBER or row.slot[:1] == bytes([Kind.FLAG])
+
+    def _read_final(self, snapshot: SqliteSnapshot, after: int) -> Found:
+        """The next chunk of a final; one that is written anew comes again, as the last one."""
+        page = chunks_after(snapshot, after, 1)
+        self._chunk = page[0][0] if page else None
+        chunks = []
+        for _, space, hash_, number, chunk in page:
+            try:
+                kept = without_names(chunk, self._erased.closed)
+            except ValueError:  # it can't be shown either: whoever asks for it is told
+                continue
+            if kept is not None:
+                chunks.append(Shelve(space, hash_, ((number, kept),)))
+        return Found([], [], CHUNK_ROWS * len(page), tuple(chunks))
 
     def _read_log(self, snapshot: SqliteSnapshot) -> Found:
         """The next entries of the log that say an erased name."""
