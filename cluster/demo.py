@@ -28,6 +28,7 @@ from cluster.checker import Region, check_everything
 from cluster.clocks import Clocks
 from cluster.demo_result import Result
 from cluster.expected import Expectation
+from cluster.final_checker import check_finals
 from cluster.local_ring import LocalRing
 from cluster.probe import Prober
 from cluster.replay import REQUEST_S, Progress, Replay, first_error
@@ -152,6 +153,10 @@ async def _check(
     result.verdict = await check_everything(ring.regions, expectation, now_ms, told)
     actors, result.estimates = await check_actors(ring.regions, expectation)
     result.verdict.add(actors)
+    if now_ms is not None:
+        say("comparing the certified finals of every month")
+        finals, result.finals = await check_finals(ring.regions, expectation, now_ms)
+        result.verdict.add(finals)
     result.check_s = time.monotonic() - began
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from cluster.actor_checker import Estimates
 from cluster.checker import Verdict
+from cluster.final_checker import ShownFinal
 from cluster.probe import Latencies
 from cluster.taps import TapCounts
 
@@ -62,6 +63,7 @@ class Result:
     times: tuple[int, int] | None = None
     taps: TapCounts | None = None
     estimates: Estimates = field(default_factory=Estimates)
+    finals: list[ShownFinal] = field(default_factory=list)
     verdict: Verdict = field(default_factory=Verdict)
     check_s: float = 0.0
     loaded: Latencies = field(default_factory=Latencies)

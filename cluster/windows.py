@@ -15,6 +15,7 @@ DAY_MS = 86_400_000
 # `all` spans 2000 to 2063. A clock change makes a window longer, by at most three hours.
 EPOCH_MS = 946_684_800_000
 _ALL_SPAN_MS = 1_988_150_400_000
+_NEVER_MS = 2**62
 _CHANGE_MS = 3 * 3_600_000
 _SPAN_MS = {
     "day": DAY_MS + _CHANGE_MS,
@@ -31,6 +32,7 @@ class Window(NamedTuple):
     """One window: from `start_ms` up to and without `end_ms`; none of its name is over `span_ms`.
 
     name: `all`, `day`, `week` or `month`. kept_ms: the time until which it can be read; None: ever.
+    closes_ms: from when on it takes nothing more.
     """
 
     id: str
@@ -39,9 +41,10 @@ class Window(NamedTuple):
     end_ms: int
     span_ms: int
     kept_ms: int | None
+    closes_ms: int
 
 
-ALL = Window("all", "all", EPOCH_MS, EPOCH_MS + _ALL_SPAN_MS, _ALL_SPAN_MS, None)
+ALL = Window("all", "all", EPOCH_MS, EPOCH_MS + _ALL_SPAN_MS, _ALL_SPAN_MS, None, _NEVER_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,11 @@ def _window(spec: WindowSpec, at_ms: int) -> Window:
         last = (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
         label = day.isoformat()[:7]
     start_ms, end_ms = _midnight_ms(first, zone), _midnight_ms(last + timedelta(days=1), zone)
-    kept_ms = end_ms + (spec.grace_days + spec.keep_days) * DAY_MS
-    return Window(f"{spec.name}:{label}", spec.name, start_ms, end_ms, _SPAN_MS[spec.name], kept_ms)
+    closes_ms = end_ms + spec.grace_days * DAY_MS
+    kept_ms = closes_ms + spec.keep_days * DAY_MS
+    span_ms = _SPAN_MS[spec.name]
+    label = f"{spec.name}:{label}"
+    return Window(label, spec.name, start_ms, end_ms, span_ms, kept_ms, closes_ms)
 
 
 @lru_cache(1024)

@@ -1,4 +1,6 @@
-"""Reading ranks: one script call a read, so that a page and its `as_of` are of one moment.
+"""Reading ranks: one script call, so that a page and its `as_of` are of one moment.
+
+What is asked of one window at once goes in one call (together.py).
 
 Scores are decoded with the meta that stands in Redis beside them, from the very numbers that made
 the order: a page never contradicts itself. Where Redis can't say for sure, the read is refused,
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -29,9 +31,14 @@ from agent.projection.keys import (
     meta_key,
     scale_in,
 )
-from agent.projection.scripts import RANKS, Part, Script
+from agent.projection.scripts import AMONG, RANKS, Script
+from agent.projection.scripts import Part as Argument
+from agent.projection.together import Together
 from agent.store.readers import Readers
 from agent.store.snapshot import SqliteSnapshot
+
+PARTS_MAX = 256  # of one call: Redis serves nobody else meanwhile
+AMONG_MAX = 5_000  # members of one call; Lua's `unpack` takes 8,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class Ranked:
     reached_ms: the start of the tick in which the score was reached; None with ties `shared` and
         `member`, which keep no time.
     clamped: the score stands at the end of what Redis carries; the true one may lie beyond.
+    composite: the Redis score.
     """
 
     rank: int
@@ -49,6 +57,7 @@ class Ranked:
     score: int
     reached_ms: int | None
     clamped: bool
+    composite: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,48 @@ class Look:
     rest: Sequence[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a page, as a place to go on from: it is found by these two, wherever it stands."""
+
+    composite: int
+    member: bytes
+
+
+class Part(NamedTuple):
+    """What is wanted of a window: the arguments of ranks.lua."""
+
+    what: str
+    one: bytes | int
+    other: bytes
+    many: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A window of a board, as it was defined when it was asked for."""
+
+    placed: Placed
+
+    def __hash__(self) -> int:
+        return hash((self.placed.board.name, self.placed.window.id))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Subject):
+            return False
+        mine, its = self.placed, other.placed
+        return mine.board is its.board and mine.window == its.window
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one look says to one of those who asked."""
+
+    look: Look
+    total: int
+    part: Sequence[Any]
+
+
 class Ranks:
     """Reads ranks from Redis.
 
@@ -110,30 +161,71 @@ class Ranks:
         self._config = config
         self._client = client
         self._readers = readers
+        self._together: Together[_Subject, Part, _Seen] = Together(self._ask, PARTS_MAX)
 
     async def page(self, placed: Placed, offset: int, limit: int) -> View:
         """At most `limit` members after the best `offset`, best first."""
-        return await self._view(placed, "", offset, limit)
+        return await self._view(placed, Part("page", offset, b"", limit))
 
     async def size(self, placed: Placed) -> View:
         """No entries, but how many there are."""
-        return await self._view(placed, "", 0, 0)
+        return await self.page(placed, 0, 0)
+
+    async def page_from(self, placed: Placed, row: Row, limit: int, *, backward: bool) -> View:
+        """At most `limit` members behind a row, or before it; best first both ways."""
+        what = "before" if backward else "after"
+        return await self._view(placed, Part(what, row.composite, row.member, limit))
 
     async def member(self, placed: Placed, member: str, neighbors: int) -> MemberView:
         """A member, with up to `neighbors` others on each side. `member` is not empty."""
-        view = await self._view(placed, member, 0, neighbors)
+        view = await self._view(placed, Part("member", member.encode(), b"", neighbors))
         entry = next((entry for entry in view.entries if entry.member == member), None)
         return MemberView(entry, view.entries, view.total, view.lsn, view.as_of)
 
-    async def _view(self, placed: Placed, member: str, offset: int, limit: int) -> View:
-        look = await self.look(RANKS, placed, (member.encode(), offset, limit))
+    async def members(self, placed: Placed, members: Sequence[str]) -> list[MemberView]:
+        """Several members without neighbours, at most PARTS_MAX, of one look."""
+        assert len(members) <= PARTS_MAX
+        parts = [Part("member", member.encode(), b"", 0) for member in members]
+        seen = await self._ask(_Subject(placed), parts)
+        views = [_view_of(each) for each in seen]
+        return [
+            MemberView(
+                next(iter(view.entries), None), view.entries, view.total, view.lsn, view.as_of
+            )
+            for view in views
+        ]
+
+    async def among(self, placed: Placed, members: Sequence[bytes]) -> View:
+        """Some members, at most AMONG_MAX and each once, ranked among themselves.
+
+        `total` is how many of them are on the board.
+        """
+        assert 0 < len(members) <= AMONG_MAX
+        look = await self.look(AMONG, placed, members)
         if not look.rest:
             return View((), 0, look.lsn, look.as_of)
-        total, first, better, flat = look.rest
-        entries = ranked(look.scale, first, better, flat)
-        return View(entries, total, look.lsn, look.as_of)
+        _, scores = look.rest
+        there = [
+            (int(float(score)), name)
+            for name, score in zip(members, scores, strict=True)
+            if score is not None
+        ]
+        there.sort(reverse=not look.scale.low)
+        flat = [part for score, name in there for part in (name, score)]
+        return View(ranked(look.scale, 0, 0, flat), len(there), look.lsn, look.as_of)
 
-    async def look(self, script: Script, placed: Placed, arguments: Sequence[Part]) -> Look:
+    async def _view(self, placed: Placed, part: Part) -> View:
+        return _view_of(await self._together.wish(_Subject(placed), part))
+
+    async def _ask(self, subject: _Subject, parts: Sequence[Part]) -> list[_Seen]:
+        arguments = [argument for part in parts for argument in part]
+        look = await self.look(RANKS, subject.placed, arguments)
+        if not look.rest:
+            return [_Seen(look, 0, ())] * len(parts)
+        total, seen = look.rest
+        return [_Seen(look, total, its) for its in seen]
+
+    async def look(self, script: Script, placed: Placed, arguments: Sequence[Argument]) -> Look:
         """Run a script on a window's watermark, sorted set and meta, and say what that is worth.
 
         It returns watermark and meta fields first, as ranks.lua does, and no more without them.
@@ -189,6 +281,14 @@ class Ranks:
             raise _rebuilding("the watermark in the rank store can't be read") from None
 
 
+def _view_of(seen: _Seen) -> View:
+    look = seen.look
+    if not seen.part:
+        return View((), 0, look.lsn, look.as_of)
+    first, better, flat = seen.part
+    return View(ranked(look.scale, first, better, flat), seen.total, look.lsn, look.as_of)
+
+
 def _scale(placed: Placed, meta: Mapping[str, str]) -> Scale:
     """The scale of the numbers in Redis, where they are those of the board as it is now."""
     if not fits(meta, placed):
@@ -225,6 +325,7 @@ def ranked(scale: Scale, first: int, better: int, flat: Sequence[Any]) -> tuple[
                 score=score,
                 reached_ms=scale.reached_ms_of(composite),
                 clamped=abs(score) >= limit,
+                composite=composite,
             )
         )
     return tuple(entries)

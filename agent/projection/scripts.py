@@ -1,4 +1,4 @@
-"""The two Lua scripts, and how a conditional change is put together.
+"""The Lua scripts, and how a conditional change is put together.
 
 Every change of Redis is one call of `apply.lua`: it compares the watermark with what its sender
 believes, then does all of its steps, among them the move of the watermark, or none. A retry, a late
@@ -48,6 +48,7 @@ class Script:
 
 APPLY = Script("apply.lua")
 RANKS = Script("ranks.lua")
+AMONG = Script("among.lua")
 
 
 class Change:

@@ -11,11 +11,12 @@ from rich.table import Table
 
 from cluster.actor_checker import LIKES, SIGMA, SIGMAS, UNIQUES
 from cluster.checker import COUNTERS, GONE, SUBJECTS, Verdict
-from cluster.commands.call import some, table
+from cluster.commands.call import plain, some, table
 from cluster.demo_result import Result
+from cluster.final_checker import FINALS
 from cluster.probe import Latencies
 
-ORDER = (*SUBJECTS.values(), GONE, COUNTERS, LIKES, UNIQUES)
+ORDER = (*SUBJECTS.values(), GONE, FINALS, COUNTERS, LIKES, UNIQUES)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,6 +56,7 @@ def document(result: Result) -> dict[str, Any]:
         },
         "board_times": [_time(ms) for ms in result.times] if result.times else None,
         "likes": asdict(result.taps) if result.taps else None,
+        "finals": [asdict(final) for final in result.finals],
         "uniques": {**asdict(result.estimates), "allowed": SIGMAS * SIGMA},
         "check": {
             "equal": result.verdict.equal,
@@ -80,6 +82,8 @@ def show(result: Result, console: Console) -> None:
     """Print the result as tables a person can read, and what was wrong."""
     console.print(_happened(result), highlight=False)
     console.print(_compared(result.verdict), highlight=False)
+    if result.finals:
+        console.print(_finals(result), highlight=False)
     verdict = result.verdict
     for line in verdict.shown:
         console.print(f"  {line}", markup=False, highlight=False)
@@ -169,6 +173,16 @@ def _compared(verdict: Verdict) -> Table:
     result = "all right" if verdict.equal else f"{verdict.differences:,} DIFFERENCES"
     made.add_section()
     made.add_row("", "", f"{verdict.compared:,}", result)
+    return made
+
+
+def _finals(result: Result) -> Table:
+    """The certified finals, equal in every region."""
+    made = table("board", "month", ">members", "first", "hash, equal in every region")
+    made.title = "certified finals"
+    for final in result.finals:
+        its = (final.board, final.window, f"{final.members:,}", plain(final.winner))
+        made.add_row(*its, f"{final.hash[:16]}...")
     return made
 
 
