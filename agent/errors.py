@@ -10,6 +10,7 @@
     |   |-- MethodNotAllowed   405  the route has other methods
     |   |-- Conflict           409  board_conflict, key_conflict, ring_conflict, removed, ...
     |   |-- Gone               410  key_expired, member_erased
+    |   |-- Changed            412  what the caller goes on with is another one now
     |   |-- TooLarge           413  over a limit on size
     |   |-- UnsupportedMedia   415  a body that is neither JSON nor msgpack
     |   |-- OutOfRange         422  outside the board's limits or windows
@@ -144,6 +145,13 @@ class Gone(Refused):
 
     status = 410
     title = "Gone"
+
+
+class Changed(Refused):
+    """412: what the caller wants to go on with is not what is there now (final_changed)."""
+
+    status = 412
+    title = "It has changed"
 
 
 class TooLarge(Refused):

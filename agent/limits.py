@@ -41,6 +41,8 @@ BANS_MAX = 200_000  # kept in memory
 ERASURES_MAX = 200_000  # kept in memory
 IMPORT_ROWS_MAX = 2_000  # of one request: one transaction, as a chunk of a peer
 NEIGHBORS_MAX = 100  # on each side of a member
+LISTENERS_MAX = 8_192  # to live boards; about 25 KB each
+LIVE_BOARDS_MAX = 1_000  # different tops that are listened to: each is read up to 5 times a second
 
 # --- times ---------------------------------------------------------------------------------
 KEY_RETENTION_MS_MAX = 7 * 86_400_000  # facts are many: they are not kept for ever

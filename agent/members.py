@@ -66,9 +66,12 @@ def tend(draft: Draft, operation: SetMarks | Drop) -> bool:
             changed = False
             for due in marks:
                 key, value = cell_of(due.kind, due.series, draft.state.agent, due.window)
-                current = draft.value(key)
-                if current is None or current[2] < value[2]:
+                current = draft.row(key)
+                if current is None or current.body < value[2]:
                     draft.write(key, value)
+                    changed = True
+                elif due.again and current.seq > draft.state.vv.get(current.inc, 0):
+                    draft.write(key, (current.major, current.minor + 1, current.body))
                     changed = True
             return changed
         case Drop(keys, entries):

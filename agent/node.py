@@ -202,7 +202,8 @@ async def _run(config: Config) -> None:
         await parts.enter_async_context(_serving(services, listening))
         log.info("agent is up", agent=config.name, ring=config.ring.name, url=config.advertise)
         async with asyncio.TaskGroup() as loops:
-            running = (projector, gossip, rank_store, shelf, repairer, auditor, keeper, certifier)
+            parts_running = (projector, gossip, rank_store, shelf, repairer, auditor)
+            running = (*parts_running, keeper, certifier, services.live)
             watching = queue.watch(), readers.watch(), _watch_disk(config, queue)
             for loop in (*watching, *(part.run() for part in running)):
                 loops.create_task(loop)

@@ -20,6 +20,7 @@ from bench.keys import keys
 from bench.links import links
 from bench.load import LoadError
 from bench.merges import merges
+from bench.ranks import ranks
 from bench.refill import refill
 from bench.windows import windows
 from bench.world import FULL, QUICK, Scale, World, world
@@ -34,7 +35,7 @@ ON_ONE_AGENT: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "windows": windows,
     "fill": writes.fill,
     "random": writes.random_members,
-    "ranks": writes.ranks,
+    "ranks": ranks,
     "refill": refill,
 }
 GROUPS = (*ON_ONE_AGENT, "merges", "fingerprints", "links")

@@ -107,6 +107,34 @@ def ranks(board: str, resp: bool, population: int, seed: int, count: int) -> lis
     return [_http("GET", f"/v1/boards/{board}/entries/{name}") for name in names]
 
 
+def ranks_together(board: str, population: int, seed: int, size: int, count: int) -> list[bytes]:
+    """The ranks of `size` members in one request, drawn at random."""
+    random = Random(seed)
+    return [
+        _http(
+            "POST",
+            "/v1/ranks",
+            {
+                "reads": [
+                    {"board": board, "member": member(random.randrange(population))}
+                    for _ in range(size)
+                ]
+            },
+        )
+        for _ in range(count)
+    ]
+
+
+def top(board: str) -> list[bytes]:
+    """The first page of a board."""
+    return [_http("GET", f"/v1/boards/{board}/entries")]
+
+
+def bare() -> list[bytes]:
+    """A request that needs nothing but a server."""
+    return [_http("GET", "/")]
+
+
 def member(number: int) -> str:
     """The name of a member of the population."""
     return f"m{number:08}"

@@ -109,17 +109,3 @@ async def random_members(world: World) -> list[Figure]:
     )
     name = f"batches of 100, random over {world.scale.population:,} members"
     return [_figure(name, "entries/s", values, Aim(25_000))]
-
-
-async def ranks(world: World) -> list[Figure]:
-    """The rank of a random member of the large board, by 64 connections."""
-    values = await world.alternate(
-        lambda resp, number: Load(
-            requests.ranks,
-            (LARGE.name, resp, world.scale.population, number, 20_000),
-            replies=1 if resp else 0,
-        )
-    )
-    beside = {f"valkey {name}": its for name, its in values.items() if name != OURS}
-    name = f"rank of a random one of {world.scale.population:,} members"
-    return [Figure(name, "requests/s", values[OURS], beside=beside)]

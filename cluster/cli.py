@@ -15,9 +15,11 @@ from cluster.commands.backup import backup, import_rows, restore
 from cluster.commands.bans import ban, bans, unban
 from cluster.commands.board import board
 from cluster.commands.call import CommandError
+from cluster.commands.certify import certify
 from cluster.commands.chaos import chaos
 from cluster.commands.demo import demo
 from cluster.commands.erasing import erase
+from cluster.commands.final import final
 from cluster.commands.results import results, retract
 from cluster.commands.ring import ring
 from cluster.commands.scores import add, counter, rank, score, top
@@ -67,10 +69,12 @@ COMMANDS = (
     ban,
     bans,
     board,
+    certify,
     chaos,
     counter,
     demo,
     erase,
+    final,
     import_rows,
     rank,
     restore,

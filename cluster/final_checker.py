@@ -75,10 +75,9 @@ async def _check(
     expected = expectation.places(spec.name, window)
     where = f"{spec.name} {window.id}"
     hashes = []
+    path = f"/v1/boards/{quote(spec.name, safe='')}/windows/{quote(window.id)}/final"
     for region in regions:
-        base = (
-            f"{region.url}/v1/boards/{quote(spec.name, safe='')}/windows/{quote(window.id)}/final"
-        )
+        base = region.url + path
         first = await _certified(session, base)
         if first is None:
             verdict.compared += 1

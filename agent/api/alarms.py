@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.api.services import Services
+from agent.certifying.status import CertifyingStatus
 
 DIVERGED_TIMES = 3  # a write in flight can make states differ once; not again and again
 RAISED = (
@@ -16,6 +17,8 @@ RAISED = (
     "peer_ahead",
     "covered_changed",
     "late_facts",
+    "finals_differ",
+    "final_conflict",
 )
 
 
@@ -43,7 +46,24 @@ def alarms(services: Services) -> dict[str, str]:
             "entries came from an agent after their keys were collected: a retry that another"
             " region took may have counted twice"
         )
+    finals = certifying_status(services)
+    if finals.disagreeing:
+        found["finals_differ"] = (
+            f"agents have closed {finals.disagreeing} windows and hold different standings of them:"
+            " 'tallyring audit' names the cells"
+        )
+    if finals.conflicts:
+        found["final_conflict"] = (
+            f"{finals.conflicts} windows have two different finals under one version: operators"
+            " overrode at once; 'tallyring certify --revise' makes one of them"
+        )
     return found
+
+
+def certifying_status(services: Services) -> CertifyingStatus:
+    """What waits to be certified; nothing where nothing certifies."""
+    certifier = services.certifier
+    return CertifyingStatus() if certifier is None else certifier.status()
 
 
 def raised(services: Services) -> dict[str, bool]:

@@ -6,12 +6,14 @@ while nothing is known of one of its agents; `max_lag_ms` is over all regions, n
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from agent.api.final_answers import Mode
 from agent.boards.definition import Order, Rate, Results, Rule, ScoreRange, Ties
+from agent.boards.final_waits import Stage
 
 AsOf = dict[str, str | None]
 
@@ -80,19 +82,52 @@ class RankedEntry(msgspec.Struct):
 
 
 class PageAnswer(msgspec.Struct):
-    """A page of a window, best first. `window` is its id, `total` how many members it has."""
+    """A page of a window, best first. `window` is its id, `total` how many members it has.
+
+    `offset` is how many stand before the page. `next` and `previous` go with `cursor`: the page
+    behind this one and the one before it, whatever moves meanwhile; null where there is none.
+    """
 
     board: str
     window: str
     offset: int
     total: int
     entries: list[RankedEntry]
+    next: str | None
+    previous: str | None
     as_of: AsOf
     max_lag_ms: int | None
 
 
+class AmongAnswer(msgspec.Struct):
+    """Some members of a window, ranked among themselves. `missing` are not on the board.
+
+    `total` is how many of them are on it.
+    """
+
+    board: str
+    window: str
+    total: int
+    entries: list[RankedEntry]
+    missing: list[str]
+    as_of: AsOf
+    max_lag_ms: int | None
+
+
+class PreviousRank(msgspec.Struct):
+    """A member's rank in the window before."""
+
+    window: str
+    rank: int
+    score: int
+    total: int
+
+
 class MemberAnswer(msgspec.Struct):
     """A member's rank. `top_percent` is 100 x rank / total; `neighbors` are ranked around it.
+
+    `previous` is there where it was asked for: null where the member was not ranked in the window
+    before, or that is kept no longer.
 
     `exact` is false where scores are estimates, and ranks go by them. `rounded` is there on boards
     of counts: the score for people.
@@ -112,10 +147,23 @@ class MemberAnswer(msgspec.Struct):
     as_of: AsOf
     max_lag_ms: int | None
     rounded: str | UnsetType = UNSET
+    previous: PreviousRank | UnsetType | None = UNSET
+
+
+class ReadsAnswer(msgspec.Struct):
+    """Answers to several reads, in their order.
+
+    Each is what the read alone would be answered: a page, a member, or a problem document.
+    """
+
+    reads: list[Any]
 
 
 class FullWindow(msgspec.Struct):
-    """A window as it is defined, with its defaults; null what does not go with it."""
+    """A window as it is defined, with its defaults; null what does not go with it.
+
+    `certify` is there where a window ends: whether it gets a certified final.
+    """
 
     name: str
     zone: str
@@ -123,6 +171,7 @@ class FullWindow(msgspec.Struct):
     keep: str | None
     start: str | None
     end: str | None
+    certify: bool | UnsetType = UNSET
 
 
 class FullDefinition(msgspec.Struct):
@@ -202,26 +251,43 @@ class BoardsAnswer(msgspec.Struct):
     total: int
 
 
+class FinalOfWindow(msgspec.Struct):
+    """The certified final of a window, in short. `certified_at` is when the first agent did."""
+
+    version: int
+    hash: str
+    mode: Mode
+    members: int
+    certified_at: str
+
+
 class WindowState(msgspec.Struct):
     """One window of a board. It takes entries of its time until `closes_at`, here; its ranks are
-    kept until `expires_at`. All times are null for `all`, the last two for sliding windows.
+    kept until `expires_at`. All times are null for `all`, the last two for sliding windows, and all
+    of an earlier generation's.
+
+    `state` is this agent's. `waits_for` is there where a window is closed and not certified yet, or
+    is certified anew, and names the agents that it waits for; `final` where it is certified.
     """
 
     window: str
-    state: Literal["open", "closed"]
+    state: Stage
     start: str | None
     end: str | None
     closes_at: str | None
     expires_at: str | None
+    waits_for: list[str] | UnsetType = UNSET
+    final: FinalOfWindow | UnsetType = UNSET
 
 
 class WindowsAnswer(msgspec.Struct):
     """A part of the list of a board's windows: by name as defined, of each name the newest first.
 
-    `total` is how many there are: those that are open, and those that hold anything.
+    `total` is how many there are: those that are open, that hold anything, or that have a final.
     """
 
     board: str
+    generation: int
     windows: list[WindowState]
     offset: int
     total: int

@@ -64,6 +64,7 @@ def make_server(services: Services) -> web.Server:
         return response
 
     server = BoundedServer(handle)
+    services.live.keep = server.spoke
     return server
 
 

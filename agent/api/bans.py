@@ -104,7 +104,7 @@ async def _set(call: Call, board: str) -> web.Response:
         request = _request.decode(*await call.body())
     member = name_bytes(call.path("member"))
     until_ms = _until_ms(request.until, call.services.board_now_ms())
-    reason = _checked_reason(request.reason)
+    reason = checked_reason(request.reason)
     operation = SetBan(member, board, until_ms, reason, call.caller.name[:BY_CHARACTERS_MAX])
     return await _changed(call, board, await call.services.queue.submit(operation))
 
@@ -112,7 +112,7 @@ async def _set(call: Call, board: str) -> web.Response:
 async def _lift(call: Call, board: str) -> web.Response:
     member = name_bytes(call.path("member"))
     check_open(call.services.queue.state, member)
-    reason = _checked_reason(call.query["reason"] or "")
+    reason = checked_reason(call.query["reason"] or "")
     operation = LiftBan(member, board, reason, call.caller.name[:BY_CHARACTERS_MAX])
     return await _changed(call, board, await call.services.queue.submit(operation))
 
@@ -226,7 +226,7 @@ def _until_ms(until: int | float | str | None, now_ms: int) -> int | None:
     return ms
 
 
-def _checked_reason(reason: str) -> str:
+def checked_reason(reason: str) -> str:
     """A reason that fits.
 
     Raises:

@@ -19,7 +19,7 @@ from agent.errors import Malformed
 
 # Each holds about 20 KB; half of the descriptors that the system grants is left for everything
 # else.
-CONNECTIONS_MAX = 4096
+CONNECTIONS_MAX = 16_384
 LINGER_S = 2.0
 """After a refusal the rest of a body is still read for so long, so that the client sees it."""
 

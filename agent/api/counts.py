@@ -35,6 +35,7 @@ class Counts:
     rows: cells changed by commits.
     covered_changed, forked, peer_ahead, late_facts: of commits (agent/state.py); they stay 0.
     damaged: how often a cell was met that does not hold what was written to it.
+    exporting: finals that are being exported now.
     minted: incarnations that this process has begun, by the class of the reason.
     why_minted: the reason of the newest one; empty without one.
     """
@@ -49,6 +50,7 @@ class Counts:
         self.peer_ahead = 0
         self.late_facts = 0
         self.damaged = 0
+        self.exporting = 0
         self.minted = dict.fromkeys(REASON_CLASSES, 0)
         self.why_minted = ""
         self.requests: dict[str, list[int]] = {}

@@ -58,6 +58,8 @@ class FreshnessCache:
         self._now_ms = now_ms
         self._made_for: tuple[int, object, object] = (-1, None, None)
         self._made = Freshness({}, None)
+        self._shown_for: tuple[int, Mapping[str, int | None]] = (-1, {})
+        self._shown = Freshness({}, None)
 
     def of(self, state: State) -> Freshness:
         """The freshness of an answer from `state`, which is this agent's newest."""
@@ -68,3 +70,11 @@ class FreshnessCache:
             self._made = freshness_of(as_of, now_ms)
             self._made_for = (now_ms, state.times, state.ring)
         return self._made
+
+    def shown(self, as_of: Mapping[str, int | None]) -> Freshness:
+        """The freshness of a view; those that were read in one look have one `as_of`."""
+        now_ms = self._now_ms()
+        if self._shown_for[0] != now_ms or self._shown_for[1] is not as_of:
+            self._shown = freshness_of(as_of, now_ms)
+            self._shown_for = (now_ms, as_of)
+        return self._shown

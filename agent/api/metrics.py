@@ -11,6 +11,7 @@ from dataclasses import fields
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent.api.final_metrics import final_metrics
 from agent.api.ring_metrics import ring_metrics
 from agent.api.services import Services
 from agent.gossip.link import PeerStatus
@@ -41,6 +42,7 @@ class AgentCollector(Collector):
         yield from self._requests()
         yield from self._commits()
         yield from self._keeping()
+        yield from final_metrics(self._services)
         yield from self._projection()
         yield from ring_metrics(self._services)
         yield from _peers(self._services.peers.status())
@@ -72,6 +74,12 @@ class AgentCollector(Collector):
         entries.add_metric(["accepted"], counts.accepted)
         entries.add_metric(["refused"], counts.refused)
         yield entries
+        live = self._services.live
+        yield _gauge("tallyring_live_listeners", "Streams of live boards.", live.listeners)
+        yield _gauge("tallyring_live_tops", "Different tops listened to.", live.channels)
+        yield _counter("tallyring_live_events", "Tops told to listeners.", live.sent)
+        dropped = "Listeners dropped, as their sockets took nothing."
+        yield _counter("tallyring_live_dropped", dropped, live.dropped)
         limited = "Entries of requests that were over a board's rate."
         yield _counter("tallyring_rate_limited", limited, counts.rate_limited)
 

@@ -26,6 +26,7 @@ _PART_SUMMARIES = {
     "actor": "the actor, percent-encoded UTF-8 (a slash as %2F)",
     "key": "the result's key, percent-encoded UTF-8 (a slash as %2F)",
     "name": "the counter's name, percent-encoded UTF-8 (a slash as %2F)",
+    "window": "the window's id",
 }
 
 
@@ -76,9 +77,13 @@ def _operation(route: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.handler.__name__,
         "summary": route.summary,
-        "parameters": [*map(_path_part, _PATH_PART.findall(route.path)), *map(_query, route.query)],
+        "parameters": [
+            *map(_path_part, _PATH_PART.findall(route.path)),
+            *map(_query, route.query),
+            *(_header(name, summary) for name, summary in route.headers),
+        ],
         "responses": _problems(route)
-        | {str(status): _answer(route, schema_of) for status in route.statuses},
+        | {str(status): _answer(route, status, schema_of) for status in route.statuses},
     }
     if route.scope is not None:
         operation["security"] = [{}, {"token": []}]
@@ -112,11 +117,20 @@ def _query(query: Query) -> dict[str, Any]:
     return {"name": query.name, "in": "query", "description": query.summary, "schema": schema}
 
 
-def _answer(route: Route, schema_of: dict[str, Any]) -> dict[str, Any]:
+def _header(name: str, summary: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": summary, "schema": {"type": "string"}}
+
+
+def _answer(route: Route, status: int, schema_of: dict[str, Any]) -> dict[str, Any]:
+    if status == HTTPStatus.NOT_MODIFIED:
+        return {"description": HTTPStatus.NOT_MODIFIED.phrase}
     if route.answer is None:
         return {"description": route.summary, "content": {route.media: {}}}
     schema = {"schema": schema_of[_key(route.answer)]}
-    return {"description": route.summary, "content": {JSON: schema, MSGPACK: schema}}
+    content: dict[str, Any] = {JSON: schema, MSGPACK: schema}
+    if route.streamed:
+        content[route.streamed] = {}
+    return {"description": route.summary, "content": content}
 
 
 def _problems(route: Route) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from aiohttp import web
 
-from agent.api.alarms import alarms
+from agent.api.alarms import alarms, certifying_status
 from agent.api.bodies import read_body
+from agent.api.final_answers import FinalsStatus
 from agent.api.ring_answers import (
     ContactAnswer,
     CursorAnswer,
@@ -60,6 +61,7 @@ async def show_ring(call: Call) -> web.Response:
         identity=_identity(services),
         alarms=list(alarms(services).values()),
         refuses={refused.code: refused.detail for refused in services.queue.closed.values()},
+        finals=_finals(services),
         leaving=leaving,
         joining=[
             JoinerAnswer(each.name, each.rows_left, round(each.rows_per_s, 1))
@@ -154,6 +156,19 @@ def _identity(services: Services) -> IdentityAnswer:
         complete=state.complete,
         unread=[] if state.complete else services.peers.unread(),
         secrets=[name_of_secret(secret) for secret in services.peers.secrets.current()],
+    )
+
+
+def _finals(services: Services) -> FinalsStatus:
+    status = certifying_status(services)
+    return FinalsStatus(
+        pending=status.pending,
+        waiting=dict(sorted(status.waiting.items())),
+        fetching=status.fetching,
+        disagreeing=status.disagreeing,
+        late=status.late,
+        conflicts=status.conflicts,
+        trouble=status.trouble,
     )
 
 

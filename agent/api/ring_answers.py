@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from agent.api.final_answers import FinalsStatus
+
 
 class CursorAnswer(msgspec.Struct):
     """How far this agent has read another's log: (log id in hexadecimal, lsn)."""
@@ -136,6 +138,7 @@ class RingAnswer(msgspec.Struct):
 
     alarms: what must not be, as sentences; empty when all is well.
     refuses: why clients' writes are refused, by code; empty when they are taken.
+    finals: how far it is with certified finals.
     leaving: null while it does not leave.
     """
 
@@ -144,6 +147,7 @@ class RingAnswer(msgspec.Struct):
     identity: IdentityAnswer
     alarms: list[str]
     refuses: dict[str, str]
+    finals: FinalsStatus
     leaving: LeavingAnswer | None
     joining: list[JoinerAnswer]
     members: list[RingMemberAnswer]

@@ -11,7 +11,6 @@ from aiohttp import web
 
 from agent.api.auth import Scope, Token
 from agent.api.bodies import answer_media, encode, media_of, read_body
-from agent.api.choosing import window_of
 from agent.api.services import Services
 from agent.boards.catalog import Placed
 from agent.errors import Forbidden, Malformed
@@ -91,9 +90,16 @@ class Call:
             Forbidden: not a board of the caller's token.
             NotFound: (`unknown_board`, `unknown_window`)
         """
-        state = self.services.queue.state
-        board = state.catalog.board(self.board_name())
-        return window_of(self.services, state, board, self.query["window"])
+        return self.placed_in(self.board_name(), self.query["window"])
+
+    def placed_in(self, board: str, window: str | None) -> Placed:
+        """A window, as `placed`, of a board that the caller may use.
+
+        Raises:
+            NotFound: (`unknown_board`, `unknown_window`)
+        """
+        services = self.services
+        return services.windows.find(services, services.queue.state, board, window)
 
     def allow(self, board: str) -> None:
         """Check that the caller may use a board.
@@ -134,7 +140,9 @@ class Route:
     bodies: the types of which the body is one; none where there is no body.
     codes: the errors that it has beside those that every route has.
     media: of an answer without a type.
-    statuses: those that come with the answer.
+    streamed: another media type in which the answer is had as a stream; empty where there is none.
+    headers: what of the request's head is heeded beside Accept, and for what.
+    statuses: those that come with the answer; of 304 only its head does.
     """
 
     method: Literal["GET", "PUT", "POST", "DELETE"]
@@ -148,6 +156,8 @@ class Route:
     query: tuple[Query, ...] = ()
     codes: tuple[str, ...] = ()
     media: str = "application/json"
+    streamed: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
     statuses: tuple[int, ...] = (200,)
 
     def check_body(self, request: web.BaseRequest) -> None:

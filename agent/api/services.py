@@ -11,10 +11,14 @@ from prometheus_client import CollectorRegistry
 from agent.api.auditor import Auditor
 from agent.api.auth import Auth
 from agent.api.bodies import Arriving
+from agent.api.channels import Live
+from agent.api.choosing import OpenWindows
 from agent.api.clock import ManualClock
 from agent.api.counts import Counts
 from agent.api.freshness import FreshnessCache
 from agent.api.rates import Rates
+from agent.api.standings import Standings
+from agent.api.top import TopPages
 from agent.certifying.certifier import Certifier
 from agent.commit import CommitQueue
 from agent.config import Config
@@ -66,6 +70,10 @@ class Services:
     arriving: Arriving = field(default_factory=lambda: Arriving(PEER_ARRIVING_BYTES_MAX))
     auth: Auth = field(init=False)
     freshness: FreshnessCache = field(init=False)
+    standings: Standings = field(init=False)
+    top: TopPages = field(default_factory=TopPages)
+    windows: OpenWindows = field(default_factory=OpenWindows)
+    live: Live = field(default_factory=Live)
 
     def __post_init__(self) -> None:
         """Open what is derived from the rest.
@@ -75,6 +83,7 @@ class Services:
         """
         object.__setattr__(self, "auth", Auth(self.config.auth.tokens_file))
         object.__setattr__(self, "freshness", FreshnessCache(self.now_ms))
+        object.__setattr__(self, "standings", Standings(self.readers))
 
     def board_now_ms(self) -> int:
         """The boards' time, in ms since 1970: of entries without `at`, and by which windows end."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
 from agent.api.answers import FullDefinition, FullWindow, WindowOfBoard
 from agent.boards.catalog import Board, Counted, Sliding
 from agent.boards.definition import Definition
@@ -29,11 +31,13 @@ def full(definition: Definition) -> FullDefinition:
 
 def _full_window(spec: WindowSpec) -> FullWindow:
     grace = keep = None
+    certify: bool | UnsetType = UNSET
     if spec.name != "all" and not is_sliding(spec.name):
         series = series_of(spec)
         assert series.keep_ms is not None
         grace, keep = duration_text(series.grace_ms), duration_text(series.keep_ms)
-    return FullWindow(spec.name, spec.zone, grace, keep, spec.start, spec.end)
+        certify = spec.certify
+    return FullWindow(spec.name, spec.zone, grace, keep, spec.start, spec.end, certify)
 
 
 def windows_of(board: Board, now_ms: int) -> list[WindowOfBoard]:

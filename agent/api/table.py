@@ -6,22 +6,27 @@ import msgspec
 from aiohttp import web
 
 from agent.api import (
+    among,
     answers,
     audit,
     boards,
     counters,
     entries,
+    live,
     members,
     quarantine,
     ranks,
     ring,
     ring_answers,
+    several,
     status,
     windows,
 )
+from agent.api.final_routes import FINAL_ROUTES, GENERATION
 from agent.api.member_routes import MEMBER_ROUTES
 from agent.api.openapi import document
 from agent.api.route import Call, Query, Route
+from agent.api.top import PAGE_ENTRIES_MAX
 from agent.boards.definition import Definition
 from agent.boards.entry import Entry
 from agent.limits import NEIGHBORS_MAX, PAGE_MEMBERS_MAX
@@ -32,6 +37,9 @@ AFTER = Query("after", "string", "wait until the read includes the write of this
 MAX_LAG = Query("max_lag_ms", "integer", "refuse an answer that is staler than this (too_stale)")
 OFFSET = Query("offset", "integer", "how many to leave out from the beginning", 0)
 LIMIT = Query("limit", "integer", "how many to show", 100, 1, PAGE_MEMBERS_MAX)
+TOP = Query("limit", "integer", "how many to show", 10, 1, PAGE_ENTRIES_MAX)
+CURSOR = Query("cursor", "string", "`next` or `previous` of a page: whatever moves meanwhile")
+PREVIOUS = Query("previous", "boolean", "also its rank in the window before", False)
 NEIGHBORS = Query("neighbors", "integer", "how many to show on each side", 0, 0, NEIGHBORS_MAX)
 ACK = Query("ack", "string", "`local`, or `replicated`: another region durably has it", "local")
 RANK = Query("rank", "boolean", "wait for the ranks of up to 100 entries, at most 500 ms", False)
@@ -122,8 +130,10 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "A page of a window of a board, best first.",
         answers.PageAnswer,
-        query=(WINDOW, OFFSET, LIMIT, AFTER, MAX_LAG),
+        query=(WINDOW, OFFSET, LIMIT, CURSOR, AFTER, MAX_LAG),
         codes=RANK_CODES,
+        headers=(("If-None-Match", "the ETag of a page: 304 where it is still the same"),),
+        statuses=(200, 304),
     ),
     Route(
         "GET",
@@ -132,8 +142,28 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "A member's rank and score, with its neighbours.",
         answers.MemberAnswer,
-        query=(WINDOW, NEIGHBORS, AFTER, MAX_LAG),
+        query=(WINDOW, NEIGHBORS, PREVIOUS, AFTER, MAX_LAG),
         codes=(*RANK_CODES, "not_ranked"),
+    ),
+    Route(
+        "POST",
+        "/v1/boards/{board}/among",
+        among.show_among,
+        "read",
+        "Some members of a window, up to 5,000, ranked among themselves.",
+        answers.AmongAnswer,
+        (among.AmongRequest,),
+        query=(WINDOW, AFTER, MAX_LAG),
+        codes=RANK_CODES,
+    ),
+    Route(
+        "POST",
+        "/v1/ranks",
+        several.show_several,
+        "read",
+        "Several reads of ranks and tops, of any boards; each has its own answer or problem.",
+        answers.ReadsAnswer,
+        (several.ReadsRequest,),
     ),
     Route(
         "PUT",
@@ -189,11 +219,23 @@ ROUTES: tuple[Route, ...] = (
         "/v1/boards/{board}/windows",
         windows.list_windows,
         "read",
-        "List the windows of a board that are open or hold anything.",
+        "List the windows of a board that are open, hold anything, or have a final.",
         answers.WindowsAnswer,
-        query=(OFFSET, LIMIT),
-        codes=("unknown_board",),
+        query=(OFFSET, LIMIT, GENERATION),
+        codes=("unknown_board", "unknown_generation"),
     ),
+    Route(
+        "GET",
+        "/v1/boards/{board}/live",
+        live.show_live,
+        "read",
+        "The top of a window as it changes, as server-sent events.",
+        query=(WINDOW, TOP),
+        codes=(*RANK_CODES, "busy"),
+        headers=(("Last-Event-ID", "the id of the newest event that was heard"),),
+        media="text/event-stream",
+    ),
+    *FINAL_ROUTES,
     *MEMBER_ROUTES,
     Route(
         "GET",

@@ -1,4 +1,4 @@
-"""Windows: which ones a board has here, from the one that is open back to the oldest kept."""
+"""Windows: which ones a board has here, from the open one back to the oldest with a final."""
 
 from __future__ import annotations
 
@@ -6,39 +6,93 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
-from agent.api.answers import WindowsAnswer, WindowState
+from agent.api.answers import FinalOfWindow, WindowsAnswer, WindowState
 from agent.api.choosing import is_gone
+from agent.api.final_choosing import (
+    board_of,
+    certificate_answer,
+    generation_of,
+    prefix_of,
+    window_stage,
+)
 from agent.api.route import Call
 from agent.boards.catalog import Board, Counted, Placed
 from agent.boards.entry import rfc3339
+from agent.boards.final_waits import waits_of
+from agent.boards.finals import Final, certifiable, final_of
 from agent.boards.windows import is_sliding, name_of_id
+from agent.crdt.space import MARKS_SPACE, decode_space
 from agent.state import State
+from agent.store.finals import spaces_certified
 from agent.store.snapshot import SqliteSnapshot
+
+Ids = Mapping[str, set[str]]
+"""By a window's name, ids."""
 
 
 async def list_windows(call: Call) -> web.Response:
     """GET /v1/boards/{board}/windows."""
     services = call.services
     state, now_ms = services.queue.state, services.board_now_ms()
+    generation = generation_of(call, board_of(call))
+    if generation != board_of(call).generation:
+        return await _list_earlier(call, generation)
     board = state.catalog.board(call.board_name())
-    held = await services.readers.read(lambda snapshot: _held(snapshot, board))
+    held, certified = await services.readers.read(
+        lambda snapshot: (_held(snapshot, board), _certified(snapshot, board))
+    )
     found = [
         (name, its)
         for name in board.window_names()
-        for its in _kept(state, board, name, held, now_ms)
+        for its in _listed(state, board, name, held, certified, now_ms)
     ]
     offset = call.query["offset"]
-    shown = [
-        _state(state, placed, now_ms)
+    page = [
+        placed
         for name, its in found[offset : offset + call.query["limit"]]
         if (placed := _placed(board, name, its, now_ms)) is not None
     ]
-    return call.answer(WindowsAnswer(board.name, shown, offset, len(found)))
+    finals = await services.readers.read(
+        lambda snapshot: [_final(snapshot, placed.space) for placed in page]
+    )
+    shown = [
+        _state(state, placed, final, now_ms) for placed, final in zip(page, finals, strict=True)
+    ]
+    return call.answer(WindowsAnswer(board.name, generation, shown, offset, len(found)))
 
 
-def _held(snapshot: SqliteSnapshot, board: Board) -> dict[str, set[str]]:
-    """By name, the ids of a board's windows that hold cells."""
+async def _list_earlier(call: Call, generation: int) -> web.Response:
+    """The windows of an earlier generation that have a final: nothing else is left of it."""
+    board, offset, limit = call.board_name(), call.query["offset"], call.query["limit"]
+
+    def look(snapshot: SqliteSnapshot) -> WindowsAnswer:
+        by_window: dict[tuple[str, str], bytes] = {}
+        for space in spaces_certified(snapshot, prefix_of(board, generation)):
+            decoded = decode_space(space)
+            if decoded is not None:
+                by_window[name_of_id(decoded.window), decoded.window] = space
+        ordered = sorted(by_window, key=lambda its: its[1], reverse=True)
+        ordered.sort(key=lambda its: its[0])
+        shown = [
+            _shown_final(
+                WindowState(window, "certified", None, None, None, None),
+                _final(snapshot, by_window[name, window]),
+            )
+            for name, window in ordered[offset : offset + limit]
+        ]
+        return WindowsAnswer(board, generation, shown, offset, len(ordered))
+
+    return call.answer(await call.services.readers.read(look))
+
+
+def _final(snapshot: SqliteSnapshot, space: bytes) -> Final:
+    return final_of(snapshot.slots_of(MARKS_SPACE, space))
+
+
+def _held(snapshot: SqliteSnapshot, board: Board) -> Ids:
+    """The windows of a board that hold cells."""
     found: dict[str, set[str]] = {}
     # Series of the same zone share their prefix.
     for prefix in {counted.prefix for counted in board.counted if counted.shown}:
@@ -48,15 +102,31 @@ def _held(snapshot: SqliteSnapshot, board: Board) -> dict[str, set[str]]:
     return found
 
 
-def _kept(
-    state: State, board: Board, name: str, held: Mapping[str, set[str]], now_ms: int
+def _certified(snapshot: SqliteSnapshot, board: Board) -> Ids:
+    """The windows of a board that have a final."""
+    found: dict[str, set[str]] = {}
+    for prefix in {counted.prefix for counted in board.counted if counted.shown}:
+        for space in spaces_certified(snapshot, prefix):
+            id = space.removeprefix(prefix).decode(errors="replace")  # noqa: A001 -- its name
+            found.setdefault(name_of_id(id), set()).add(id)
+    return found
+
+
+def _listed(
+    state: State, board: Board, name: str, held: Ids, certified: Ids, now_ms: int
 ) -> list[str]:
+    """The ids of the windows of one name that can be read or have a final, the newest first."""
+    if is_sliding(name):
+        return [name]
+    kept = _kept(state, board, name, held, now_ms)
+    return kept + sorted(certified.get(name, set()) - set(kept), reverse=True)
+
+
+def _kept(state: State, board: Board, name: str, held: Ids, now_ms: int) -> list[str]:
     """The ids of the windows of one name that can be read, the newest first.
 
     There may be very many, and ids sort by time: what is kept no longer is the end of the list.
     """
-    if is_sliding(name):
-        return [name]
     ids = set(held.get(name, ()))
     counted = _counted(board, name)
     now = counted.series.at(now_ms)
@@ -84,20 +154,36 @@ def _placed(board: Board, name: str, id: str, now_ms: int) -> Placed | None:  # 
     return None if window is None else board.place(window)
 
 
-def _state(state: State, placed: Placed, now_ms: int) -> WindowState:
+def _state(state: State, placed: Placed, final: Final, now_ms: int) -> WindowState:
     window, series = placed.window, placed.counted.series
     if window.name == "all":
         return WindowState("all", "open", None, None, None, None)
     start, end = rfc3339(window.start_ms), rfc3339(window.end_ms)
     if window.name != series.name:  # a sliding one: it never closes
         return WindowState(window.id, "open", start, end, None, None)
-    closes_ms = window.end_ms + series.grace_ms
-    closed = state.marks.closed_by(state.agent, placed.counted.marks, window.id)
-    return WindowState(
+    stage = window_stage(state, placed, final, now_ms)
+    waits_for: list[str] | UnsetType = UNSET
+    if stage != "open" and certifiable(placed):
+        marks, members = placed.counted.marks, [its.name for its in state.ring.active()]
+        waits = waits_of(final, members, lambda name: state.marks.closed_by(name, marks, window.id))
+        waits_for = list(waits.agents) or UNSET
+    shown = WindowState(
         window=window.id,
-        state="closed" if closed or closes_ms <= now_ms else "open",
+        state=stage,
         start=start,
         end=end,
-        closes_at=rfc3339(closes_ms),
+        closes_at=rfc3339(window.end_ms + series.grace_ms),
         expires_at=None if placed.expires_ms is None else rfc3339(placed.expires_ms),
+        waits_for=waits_for,
     )
+    return _shown_final(shown, final)
+
+
+def _shown_final(shown: WindowState, final: Final) -> WindowState:
+    """A window's state with its certified final, where it has one."""
+    told = final.in_force
+    if told is not None:
+        said = certificate_answer(final, told)
+        first = min(said.certified_at.values())  # all are of one form, so text sorts as time
+        shown.final = FinalOfWindow(said.version, said.hash, said.mode, said.members, first)
+    return shown

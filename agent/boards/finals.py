@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgpack
 
@@ -188,7 +188,7 @@ class Final:
             return False
         return all((told.version, name) in self.certificates for name in members)
 
-    def state(self, agent: str) -> str | None:
+    def state(self, agent: str) -> Literal["settled", "frozen", "certified"] | None:
         """How far one agent is, of the API's states; None where it has not settled yet."""
         if self.in_force is not None:
             return "certified"

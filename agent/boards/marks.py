@@ -10,7 +10,7 @@ agent, a mark names the newest window of a series of which all up to it are
 Each mark only moves on, so it is a cell like any other; ids of one series sort by time, so nobody
 needs a board's definition to compare them. An agent writes its close mark before anything that
 relies on it, and what it closed it never writes again: the mark is looked at in the transaction of
-every entry. It acknowledges once its version vector covers the close marks of all members, and may
+every entry. (One whose file was lost may write the mark itself once more.) It acknowledges once its version vector covers the close marks of all members, and may
 collect once all have acknowledged (`due`).
 """
 
@@ -182,11 +182,12 @@ def cell_of(kind: Kind, series: bytes, agent: str, window: Window) -> tuple[Key,
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A mark that an agent can set now."""
+    """A mark that an agent can set now. again: it stands, and is to be written once more."""
 
     kind: Kind
     series: bytes
     window: Window
+    again: bool = False
 
 
 class _Line(NamedTuple):
@@ -224,6 +225,8 @@ def due(
         closing = line.closing
         if closing is not None and not marks.closed_by(agent, line.member, closing.id):
             found.append(Due(Kind.CLOSE, line.member, closing))
+        else:
+            found += _uncovered(line, marks.of(Kind.CLOSE, line.member).get(agent), vv)
         closed = _least(line, marks.of(Kind.CLOSE, line.member), everybody, vv)
         if closed is not None and closed.id > marks.window(Kind.ACK, line.member, agent):
             found.append(Due(Kind.ACK, line.member, closed))
@@ -242,6 +245,15 @@ def due(
             gone = before
         found.append(Due(Kind.COLLECTED, line.member, gone))
     return found
+
+
+def _uncovered(line: _Line, mine: Mark | None, vv: Mapping[int, int]) -> list[Due]:
+    """This agent's own close mark, where its file was lost since: others had read it, and nobody
+    the rest of that log, so no version vector would ever cover it."""
+    if mine is None or mine.seq <= vv.get(mine.inc, 0):
+        return []
+    window = line.series.window(mine.window)
+    return [] if window is None else [Due(Kind.CLOSE, line.member, window, again=True)]
 
 
 def _least(

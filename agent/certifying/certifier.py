@@ -17,24 +17,20 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import structlog
 
 from agent.boards.catalog import Placed
 from agent.boards.erasures import KEY_BYTES
 from agent.boards.finals import (
-    DIGEST_BYTES,
     FINAL_KINDS,
-    Certificate,
     Final,
     MakeHashKey,
     SayFinal,
     Step,
-    content_digest,
     next_step,
 )
-from agent.boards.marks import name_of_space, place_of
+from agent.boards.marks import name_of_space
 from agent.certifying.copies import Copies, Fetch
 from agent.certifying.looking import (
     Look,
@@ -46,10 +42,17 @@ from agent.certifying.looking import (
     note_wait,
 )
 from agent.certifying.status import CertifyingCounts, CertifyingStatus
+from agent.certifying.steps import (
+    certificate_at,
+    digest_now,
+    makes_key,
+    may_say,
+    members_of,
+    said_at,
+)
 from agent.certifying.window import Pending, Tally
 from agent.commit import CommitQueue
 from agent.committer import Commit
-from agent.crdt.slot import Kind
 from agent.crdt.space import MARKS_SPACE
 from agent.errors import TallyringError
 from agent.operation import BoardChanged
@@ -135,6 +138,7 @@ class Certifier:
             sum(late.members > 0 for late in self._copies.late.values()),
             len(self._conflicts),
             self._trouble,
+            Counter(window.state for window in windows) + Counter(certified=len(self._done)),
         )
 
     def late_of(self, space: bytes) -> LateList | None:
@@ -221,7 +225,7 @@ class Certifier:
             self._check_conflict(space, look.final)
             digest = await self._digest(space, window, look.final, state)
             hashes = {its: copied[0] for its, copied in window.copied.items()}
-            members = [member.name for member in state.ring.active()]
+            members = members_of(state)
             step = next_step(look.final, state.agent, members, digest, hashes, look.held)
             window.fetching = step == Step.FETCH
             if step == Step.DONE:
@@ -251,55 +255,41 @@ class Certifier:
     ) -> bool:
         """Take one step; whether the next one can be looked for at once."""
         final, state = look.final, self._queue.state
-        saying = SayFinal(space, Kind.DIGEST, final.version, digest or b"", state.lsn)
+        if step == Step.COPY:
+            assert digest is not None
+            return await self._copy(space, window, final, digest)
+        if step == Step.FETCH:
+            assert final.in_force is not None
+            fetched = await self._copies.get(space, final.in_force)
+            self.counts.fetched += fetched
+            self._late_due = self._late_due or fetched
+            return fetched
+        rows = {hash_: held.members for hash_, held in look.held.items()}
+        saying = said_at(step, space, final, state, digest, window.copied, rows)
+        said = await self._say(saying)
         match step:
             case Step.SAY:
-                return await self._say(saying)
-            case Step.COPY:
-                assert digest is not None
-                return await self._copy(space, window, final, digest)
+                return said
             case Step.FREEZE:
-                assert digest is not None
-                hash_, lsn = window.copied[digest]
-                said = replace(saying, kind=Kind.FROZEN, said=digest + hash_, lsn=lsn)
-                frozen = await self._say(said)
-                if not frozen:  # something came late: the copy is of no use any more
+                if not said:  # something came late: the copy is of no use any more
                     window.copied.clear()
-                self.counts.frozen += frozen
-                return frozen
+                self.counts.frozen += said
+                return said
             case Step.THAW:
                 window.copied.clear()
                 self.counts.thawed += 1
-                return await self._say(replace(saying, kind=Kind.FROZEN, said=b"", lsn=None))
-            case Step.CERTIFY:
-                mine = final.said(Kind.FROZEN, state.agent)
-                assert mine is not None
-                held = look.held[mine[DIGEST_BYTES:]]
-                required = final.required(member.name for member in state.ring.active())
-                told = Certificate(final.version, held.hash, held.members, tuple(required))
-                return await self._certified(space, told)
-            case Step.ADOPT:
-                assert final.in_force is not None
-                return await self._certified(space, final.in_force)
-            case Step.FETCH:
-                assert final.in_force is not None
-                fetched = await self._copies.get(space, final.in_force)
-                self.counts.fetched += fetched
-                self._late_due = self._late_due or fetched
-                return fetched
+                return said
             case _:
-                raise AssertionError(step)
+                if said:
+                    self.counts.certified += 1
+                    self._late_due = True  # what was late for an older version may be in this one
+                    told, name = certificate_at(step, final, state, rows), name_of_space(space)
+                    log.info("certified", window=name, version=told.version, hash=told.hash.hex())
+                return True
 
     async def _say(self, said: SayFinal) -> bool:
         answer = (await self._queue.submit(said)).answer
         return isinstance(answer, BoardChanged) and answer.changed
-
-    async def _certified(self, space: bytes, told: Certificate) -> bool:
-        if await self._say(SayFinal(space, Kind.CERTIFICATE, told.version, told.packed())):
-            self.counts.certified += 1
-            window, hash_ = name_of_space(space), told.hash.hex()
-            log.info("certified", window=window, version=told.version, hash=hash_)
-        return True
 
     async def _copy(self, space: bytes, window: Pending, final: Final, digest: bytes) -> bool:
         """Make the copy of the standings that have this digest; whether they (still) have it."""
@@ -307,12 +297,9 @@ class Certifier:
         placed, key = state.catalog.placed(space), state.erased.key
         if placed is None or key is None:
             return False
-        required = final.required(member.name for member in state.ring.active())
-        hidden, scale = state.bans.hidden(placed.board.name), placed.scale
 
         def fits(total: int) -> bool:
-            found = content_digest(final.version, required, scale, key, hidden, total)
-            return found == digest
+            return digest_now(placed, final, state, key, total) == digest
 
         copied = await self._copies.make(placed, state, key, fits)
         if copied is not None:
@@ -323,26 +310,16 @@ class Certifier:
         self, space: bytes, window: Pending, final: Final, state: State
     ) -> bytes | None:
         """This agent's digest of a window now; None where it has none to say."""
-        place, placed = place_of(space), state.catalog.placed(space)
-        told = final.in_force
-        if told is not None and told.version >= final.version:
+        placed = state.catalog.placed(space)
+        if placed is None or not self._promises() or not may_say(space, final, state):
             return None
-        if place is None or placed is None or not concerns(space, state):
-            return None
-        required = final.required(member.name for member in state.ring.active())
-        if not state.complete or not self._promises() or state.agent not in required:
-            return None
-        if not state.marks.settled(place.series, place.window, required, state.vv):
-            return None
-        if state.erased.key is None and state.agent == required[0]:
-            # One agent makes it: each erased name is hashed with all keys that there are.
+        if makes_key(final, state):
             await self._queue.submit(MakeHashKey(secrets.token_bytes(KEY_BYTES)))
         key = self._queue.state.erased.key
         if key is None:
             return None
         total = await self._total(placed, window, state)
-        hidden = state.bans.hidden(placed.board.name)
-        return content_digest(final.version, required, placed.scale, key, hidden, total)
+        return digest_now(placed, final, state, key, total)
 
     async def _total(self, placed: Placed, window: Pending, state: State) -> int:
         """The sum over the digests of a window's standings, as of the newest commit told of."""

@@ -16,17 +16,15 @@ import structlog
 from agent.boards.catalog import Placed
 from agent.boards.final_rows import (
     CHUNK_ROWS,
-    FinalHash,
     FinalRow,
     pack_chunk,
-    unpack_chunk,
-    without_names,
 )
 from agent.boards.finals import Certificate, Discard, Shelve
 from agent.boards.marks import name_of_space
+from agent.certifying.fetched import Fetched
 from agent.commit import CommitQueue
 from agent.state import State
-from agent.store.finals import Held, hashes_of, held_late, rows_of
+from agent.store.finals import Held, hashes_of, held_late, held_of, rows_of
 from agent.store.readers import Readers
 from agent.store.snapshot import SqliteSnapshot
 from agent.store.standings import LateList, Ordered, Pace, Summed, differences, summed
@@ -62,6 +60,7 @@ class Copies:
         self._fetch = fetch
         self.scans = 0
         self.late: dict[bytes, LateList] = {}
+        self._listed: dict[bytes, bytes] = {}  # by window, the hash of the final that it is of
 
     async def sum_of(self, placed: Placed, state: State) -> Summed:
         """The sum over the digests of a window's standings.
@@ -121,33 +120,24 @@ class Copies:
         Raises:
             Refused, Indefinite: a part was not stored.
         """
-        erased = self._queue.state.erased.closed
-        checking = FinalHash(space)
-        last = max(0, -(-told.members // CHUNK_ROWS) - 1)
-        for number in range(last + 1):
+        fetched = Fetched(space, told, self._queue.state.erased.closed)
+        for number in range(fetched.last + 1):
             chunk = await self._fetch(space, told.hash, number)
             if chunk is None:
                 return False
             try:
-                rows = await asyncio.to_thread(unpack_chunk, chunk)
-                kept = await asyncio.to_thread(without_names, chunk, erased) or chunk
+                kept = await asyncio.to_thread(fetched.take, number, chunk)
             except ValueError as error:
                 log.warning("a final is refused", window=name_of_space(space), why=str(error))
+                await self._discard_parts(space)
                 return False
-            for row in rows:
-                checking.add(row)
-            if number == last and (checking.digest(), checking.members) != (
-                told.hash,
-                told.members,
-            ):
-                log.warning("a final does not fit its certificate", window=name_of_space(space))
-                await self._queue.submit(Discard(space, ()))
-                return False
-            members = told.members if number == last else None
-            await self._queue.submit(
-                Shelve(space, told.hash, ((number, kept),), members, late=True)
-            )
+            await self._queue.submit(kept)
         return True
+
+    async def _discard_parts(self, space: bytes) -> None:
+        """Remove copies of which not all rows are here."""
+        held = await self._readers.read(lambda found: held_of(found, space))
+        await self.discard(space, {its.hash for its in held})
 
     async def discard(self, space: bytes, kept: Collection[bytes]) -> None:
         """Remove copies that became no final: all but those of these hashes.
@@ -169,10 +159,17 @@ class Copies:
             StoreError: the file can't be read.
         """
         state = self._queue.state
-        for held in await self._readers.read(held_late):
+        listed = await self._readers.read(
+            lambda found: [
+                its for its in held_late(found) if in_force(found, its.space) == its.hash
+            ]
+        )
+        for space in self.late.keys() - {held.space for held in listed}:
+            del self.late[space]  # another version is in force now
+        for held in listed:
             space, known = held.space, self.late.get(held.space)
             touched = max(state.touched.get(space, 0), state.touched_floor)
-            if known is not None and known.lsn >= touched:
+            if known is not None and known.lsn >= touched and self._listed[space] == held.hash:
                 continue
             placed = state.catalog.placed(space)
             if placed is None or state.marks.collects(space):
@@ -181,7 +178,7 @@ class Copies:
             found = await self._readers.read(_late_reader(held, placed, state, in_force))
             self.scans += found is not None
             if found is not None:
-                self.late[space] = found
+                self.late[space], self._listed[space] = found, held.hash
 
 
 def _late_reader(

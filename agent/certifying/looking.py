@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
+from agent.boards.final_waits import waits_of
 from agent.boards.finals import Final, certifiable, final_of
 from agent.boards.marks import name_of_space, place_of
 from agent.certifying.window import Pending
+from agent.crdt.cell import Row
 from agent.crdt.slot import Kind
 from agent.crdt.space import MARKS_SPACE
 from agent.state import State
@@ -18,6 +20,16 @@ from agent.store.finals import Held, held_of
 from agent.store.snapshot import SqliteSnapshot
 
 log = structlog.get_logger("tallyring.certifying")
+
+
+class SpacesSnapshot(Protocol):
+    """What of a snapshot is read here, beside the copies."""
+
+    def spaces(self) -> list[bytes]:
+        """All spaces."""
+
+    def rows_in(self, space: bytes) -> list[Row]:
+        """All rows of a space."""
 
 
 class Look(NamedTuple):
@@ -37,10 +49,16 @@ def note_wait(
     window: Pending, final: Final, members: list[str], state: State, space: bytes
 ) -> None:
     """Note for whom a window waits, and since when digests differ."""
+    window.state = final.state(state.agent) or "closed"
     kind = Kind.FROZEN if final.said(Kind.FROZEN, state.agent) else Kind.DIGEST
     said = {name: final.said(kind, name) for name in final.required(members)}
-    mine = said.get(state.agent)
-    window.waits = tuple(name for name, its in said.items() if not its or its != mine)
+    place = place_of(space)
+    assert place is not None, "windows alone get finals"
+
+    def closed(name: str) -> bool:
+        return state.marks.closed_by(name, place.series, place.window)
+
+    window.waits = waits_of(final, members, closed).agents
     if kind == Kind.FROZEN or not all(said.values()) or len(set(said.values())) == 1:
         window.differ_since = None
         return
@@ -50,7 +68,7 @@ def note_wait(
         log.error("digests of a closed window differ", window=name_of_space(space), of=sorted(said))
 
 
-def closed_windows(snapshot: SqliteSnapshot, state: State) -> set[bytes]:
+def closed_windows(snapshot: SpacesSnapshot, state: State) -> set[bytes]:
     """The windows held here that this agent has closed and that get a final."""
     found = set()
     for space in snapshot.spaces():
@@ -62,7 +80,7 @@ def closed_windows(snapshot: SqliteSnapshot, state: State) -> set[bytes]:
     return found
 
 
-def certified_windows(snapshot: SqliteSnapshot) -> set[bytes]:
+def certified_windows(snapshot: SpacesSnapshot) -> set[bytes]:
     """The windows of which anybody has certified a final."""
     rows = snapshot.rows_in(MARKS_SPACE)
     return {row.member for row in rows if row.slot[0] == Kind.CERTIFICATE}

@@ -31,6 +31,7 @@ class CertifyingStatus:
     late: windows of which something came after their final.
     conflicts: windows with different certificates of one version.
     trouble: why the last turn did not end; empty if it did.
+    by_state: closed windows that are kept, by how far this agent is with them.
     """
 
     pending: int = 0
@@ -40,3 +41,4 @@ class CertifyingStatus:
     late: int = 0
     conflicts: int = 0
     trouble: str = ""
+    by_state: Mapping[str, int] = field(default_factory=dict)

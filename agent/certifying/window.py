@@ -47,6 +47,7 @@ class Pending:
 
     tally: None until the window is settled.
     copied: digest -> (hash, lsn of the snapshot) of the copy that was made of it.
+    state: how far this agent was with it when it was last looked at.
     waits: for whom.
     differ_since: when all had said their digests, and those differed; by a steady clock.
     fetching: whether the rows of its certificate are not here yet.
@@ -54,6 +55,7 @@ class Pending:
 
     tally: Tally | None = None
     copied: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    state: str = "closed"
     waits: tuple[str, ...] = ()
     differ_since: float | None = None
     fetching: bool = False

@@ -181,6 +181,16 @@ class Projector:
             self._waiters -= 1
         return self._includes(place, lsn, stamp)
 
+    @property
+    def moved(self) -> asyncio.Event:
+        """Set as soon as what Redis holds may be something else; then there is another event."""
+        return self._moved
+
+    @property
+    def follows(self) -> bool:
+        """Whether this agent fills Redis, and so knows when that changes."""
+        return self._phase == Phase.FOLLOWING
+
     def repair(self, board: str) -> bool:
         """Have all windows of a board filled anew, soon; they are served meanwhile.
 

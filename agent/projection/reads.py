@@ -64,7 +64,7 @@ class Ranked:
 class View:
     """A part of a window at one moment.
 
-    total: how many members it has.
+    total: how many members it has. first: how many stand before the first entry.
     lsn, as_of: what the whole view includes; `as_of` by region, in ms since 1970, None where
         nothing is known of a region yet. The lsn is that of all windows, also where a window that
         is computed now and then is behind: its `as_of` says so.
@@ -74,6 +74,7 @@ class View:
     total: int
     lsn: int
     as_of: Mapping[str, int | None]
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +287,8 @@ def _view_of(seen: _Seen) -> View:
     if not seen.part:
         return View((), 0, look.lsn, look.as_of)
     first, better, flat = seen.part
-    return View(ranked(look.scale, first, better, flat), seen.total, look.lsn, look.as_of)
+    entries = ranked(look.scale, first, better, flat)
+    return View(entries, seen.total, look.lsn, look.as_of, first)
 
 
 def _scale(placed: Placed, meta: Mapping[str, str]) -> Scale:

@@ -17,14 +17,16 @@ Wish = TypeVar("Wish")
 Answer = TypeVar("Answer")
 
 
-@dataclass(slots=True, eq=False)
-class _Batch(Generic[Wish, Answer]):
-    wishes: list[Wish] = field(default_factory=list)
-    answered: asyncio.Future[Sequence[Answer]] | None = None
-
-
 class _Abandoned(Exception):
     """The one who was to ask for all was cancelled: ask again."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch(Generic[Wish, Answer]):
+    """Wishes that go in one call; whoever made all but the first waits for a future."""
+
+    wishes: list[Wish]
+    waiting: list[asyncio.Future[Answer]] = field(default_factory=list)
 
 
 class Together(Generic[Subject, Wish, Answer]):
@@ -53,41 +55,39 @@ class Together(Generic[Subject, Wish, Answer]):
         """
         while True:
             batch = self._batches.get(subject)
-            first = batch is None or len(batch.wishes) >= self._wishes_max
-            if first:
-                batch = self._batches[subject] = _Batch()
-            assert batch is not None
+            if batch is None or len(batch.wishes) >= self._wishes_max:
+                batch = self._batches[subject] = _Batch([wish])
+                return await self._lead(subject, batch)
             batch.wishes.append(wish)
-            at = len(batch.wishes) - 1
-            if first:
-                return (await self._lead(subject, batch))[at]
-            if batch.answered is None:
-                batch.answered = asyncio.get_running_loop().create_future()
+            waits: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            batch.waiting.append(waits)
             try:
-                return (await asyncio.shield(batch.answered))[at]
+                return await waits
             except _Abandoned:
                 continue
 
-    async def _lead(self, subject: Subject, batch: _Batch[Wish, Answer]) -> Sequence[Answer]:
+    async def _lead(self, subject: Subject, batch: _Batch[Wish, Answer]) -> Answer:
+        """Ask for all, and answer those who wait; the answer to the first."""
         lock = self._under_way.setdefault(subject, asyncio.Lock())
         try:
             await asyncio.sleep(0)
             async with lock:
                 self._close(subject, batch)
-                answers = await self._ask(subject, batch.wishes)
-        except BaseException as error:
+                mine, *others = await self._ask(subject, batch.wishes)
+        except BaseException as error:  # whatever it was, all who wait are told
             self._close(subject, batch)
-            if batch.answered is not None:
-                shared = error if isinstance(error, Exception) else _Abandoned()
-                batch.answered.set_exception(shared)
-                batch.answered.exception()  # seen, also where nobody waits any more
+            shared = error if isinstance(error, Exception) else _Abandoned()
+            for waits in batch.waiting:
+                if not waits.done():
+                    waits.set_exception(shared)
             raise
         finally:
-            if not lock.locked() and self._batches.get(subject) is None:
+            if not lock.locked() and subject not in self._batches:
                 self._under_way.pop(subject, None)
-        if batch.answered is not None:
-            batch.answered.set_result(answers)
-        return answers
+        for waits, answer in zip(batch.waiting, others, strict=True):
+            if not waits.done():
+                waits.set_result(answer)
+        return mine
 
     def _close(self, subject: Subject, batch: _Batch[Wish, Answer]) -> None:
         if self._batches.get(subject) is batch:

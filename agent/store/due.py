@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from agent.boards.finals import certifiable, final_of
 from agent.boards.marks import Due, due, place_of
-from agent.crdt.cell import Key
+from agent.crdt.cell import Key, Row, Value
 from agent.crdt.fingerprint import Stored
 from agent.crdt.space import MARKS_SPACE
 from agent.state import State
 from agent.store.scrub import whole
-from agent.store.snapshot import SqliteSnapshot
+
+
+class MarkedSnapshot(Protocol):
+    """What of a snapshot is read here."""
+
+    def spaces(self) -> list[bytes]:
+        """All spaces."""
+
+    def spaces_of(self, prefix: bytes) -> list[bytes]:
+        """The spaces that begin with some bytes."""
+
+    def slots_of(self, space: bytes, member: bytes) -> list[tuple[bytes, Value]]:
+        """All cells of one member."""
+
+    def cell(self, key: Key) -> tuple[Row, int] | None:
+        """One cell, with its stored fingerprint."""
 
 
 class Look(NamedTuple):
@@ -26,7 +41,7 @@ class Look(NamedTuple):
 
 
 def look(
-    snapshot: SqliteSnapshot,
+    snapshot: MarkedSnapshot,
     state: State,
     now_ms: int,
     damaged: Iterable[Key],
@@ -63,7 +78,7 @@ def look(
 
 
 def _uncertified(
-    snapshot: SqliteSnapshot, state: State, members: list[str], series: bytes, upto: str
+    snapshot: MarkedSnapshot, state: State, members: list[str], series: bytes, upto: str
 ) -> str:
     """The oldest window of a series, up to one, whose final not all members have certified yet."""
     collected = state.marks.collected(series)
@@ -79,7 +94,7 @@ def _uncertified(
     return min(waiting, default="")
 
 
-def _is_whole(snapshot: SqliteSnapshot, key: Key) -> bool:
+def _is_whole(snapshot: MarkedSnapshot, key: Key) -> bool:
     """Whether a cell that was found damaged is so no more, or is gone."""
     found = snapshot.cell(key)
     return found is None or whole(Stored(*found, 0))

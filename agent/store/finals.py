@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from agent.boards.final_rows import FinalRow, unpack_chunk
 from agent.boards.finals import Discard, Shelve
+from agent.crdt.slot import Kind
+from agent.crdt.space import MARKS_SPACE, NO_SHAPE
+from agent.store.lookup import above
 from agent.store.snapshot import SqliteSnapshot
 
 
@@ -104,6 +107,37 @@ def spaces_held(snapshot: SqliteSnapshot, prefix: bytes) -> list[bytes]:
         (len(prefix), prefix),
     )
     return [space for (space,) in found]
+
+
+def spaces_certified(snapshot: SqliteSnapshot, prefix: bytes) -> list[bytes]:
+    """The windows' spaces of which anybody has certified a final, that begin with some bytes."""
+    found = snapshot.connection.execute(
+        "SELECT DISTINCT c.member FROM cells AS c JOIN spaces AS s ON s.id = c.space"
+        " WHERE s.space = ? AND c.member >= ? AND c.member < ? AND substr(c.slot, 1, 1) = ?"
+        " ORDER BY c.member",
+        (MARKS_SPACE, prefix, above(prefix), bytes([Kind.CERTIFICATE])),
+    )
+    return [space for (space,) in found]
+
+
+def shapes_said(snapshot: SqliteSnapshot, prefix: bytes) -> list[bytes]:
+    """What the spaces of a generation begin with, by shape, as far as anything is said of them.
+
+    Shapes are few, and their windows may be very many: so one look-up each.
+    """
+    found: list[bytes] = []
+    after, end = prefix, above(prefix)
+    while after < end:
+        (member,) = snapshot.connection.execute(
+            "SELECT min(c.member) FROM cells AS c WHERE c.member >= ? AND c.member < ?"
+            " AND c.space = (SELECT id FROM spaces WHERE space = ?)",
+            (after, end, MARKS_SPACE),
+        ).fetchone()
+        if member is None:
+            break
+        found.append(member[: len(prefix) + len(NO_SHAPE)])
+        after = above(found[-1])
+    return found
 
 
 def chunk_of(snapshot: SqliteSnapshot, space: bytes, hash_: bytes, number: int) -> bytes | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from agent.boards.tally import MemberKey, SlotGroup
@@ -16,7 +15,10 @@ from agent.errors import DamagedCell
 from agent.limits import SLOT_BYTES_MAX
 from agent.state import WorkingSet
 
-_BLOCKS = (256, 16, 1)  # how many keys one statement looks up: few statements, all cached
+# How many keys one statement looks up: few statements, all cached. What is left over at the end
+# goes in one, too, filled up with keys that nobody has: a statement costs a thread its turn.
+_BLOCKS = (1, 4, 16, 64, 256)
+_NOBODYS = (-1, b"", b"", b"")
 
 
 def _lookup(columns: str, table: str, on: str, key: str, keys: int) -> str:
@@ -86,13 +88,12 @@ def look_up(
 ) -> list[tuple[Any, ...]]:
     """Run one of CELLS, TOTALS, SINGLES and GROUPS over all keys, in blocks; only what is there."""
     found: list[tuple[Any, ...]] = []
-    rest = iter(keys)
-    left = len(keys)
-    for block in _BLOCKS:
-        while left >= block:
-            left -= block
-            values = [part for key in islice(rest, block) for part in key]
-            found += db.execute(statements[block], values).fetchall()
+    for start in range(0, len(keys), _BLOCKS[-1]):
+        part = keys[start : start + _BLOCKS[-1]]
+        block = next(size for size in _BLOCKS if size >= len(part))
+        values = [value for key in part for value in key]
+        values += [*_NOBODYS[: len(part[0])]] * (block - len(part))
+        found += db.execute(statements[block], values).fetchall()
     return found
 
 

@@ -53,6 +53,8 @@ class MemoryStore:
         self.uncertain = False
         # space -> hash -> (chunks by number, how many rows once it is complete)
         self.finals: dict[bytes, dict[bytes, tuple[dict[int, bytes], int | None]]] = {}
+        # (space, hash) of complete ones from which the live standings may differ
+        self.late: set[tuple[bytes, bytes]] = set()
 
     @property
     def life(self) -> Life:
@@ -144,6 +146,8 @@ class MemoryStore:
         if outcome.dropped:
             held = {key[0] for key in self._rows}
             self._totals = {key: total for key, total in self._totals.items() if key[0] in held}
+        for space in outcome.late:
+            self.late |= {(space, each) for each in self.complete_copies(space)}
         self._state = outcome.state
 
     def mend(self, rows: Sequence[Row], correction: Correction | None = None) -> int:
@@ -191,11 +195,20 @@ class MemoryStore:
             gone = held.keys() - set(operation.kept)
             for each in gone:
                 del held[each]
+                self.late.discard((operation.space, each))
             return bool(gone)
         chunks, members = held.get(operation.hash, ({}, None))
-        members = members if operation.members is None else operation.members
+        if operation.members is not None:
+            members = operation.members
+            self.late.discard((operation.space, operation.hash))
+            self.late |= {(operation.space, operation.hash)} if operation.late else set()
         held[operation.hash] = ({**chunks, **dict(operation.chunks)}, members)
         return True
+
+    def complete_copies(self, space: bytes) -> dict[bytes, int]:
+        """The complete copies of a window: hash -> how many rows."""
+        held = self.finals.get(space, {})
+        return {each: members for each, (_, members) in held.items() if members is not None}
 
     def snapshot(self) -> MemorySnapshot:
         """One consistent state, which later commits do not change."""

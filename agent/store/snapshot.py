@@ -11,15 +11,13 @@ from agent.crdt.cell import Key, Row, Value, row_of
 from agent.crdt.fingerprint import Stored
 from agent.crdt.slot import (
     COUNTER_KINDS,
-    COUNTER_SLOTS_BEFORE,
-    COUNTER_SLOTS_FROM,
     TALLIED_KINDS,
 )
 from agent.crdt.space import MARKS_SPACE, is_own
-from agent.crdt.total import Total, contribution, total_of, total_with
+from agent.crdt.total import Total, contribution, total_with
 from agent.exchange import Reading
 from agent.store.adding import add_up, retracted_in
-from agent.store.lookup import above, checked
+from agent.store.lookup import CELLS, SINGLES, TOTALS, above, checked, look_up
 
 # An entry whose lsn is no longer its cell's is superseded: no cell is joined to it.
 _ENTRIES = """
@@ -113,7 +111,7 @@ class SqliteSnapshot:
                 yield at, row, None
             elif rest[7] is not None:
                 yield at, row, total_with((rest[7], rest[8], bool(rest[9]), rest[10]))
-            elif kind in COUNTER_KINDS:  # its only tallied cell: see total_of_member
+            elif kind in COUNTER_KINDS:  # its only tallied cell: see agent.crdt.total.Total
                 yield at, row, contribution(kind, row[3:6])
             else:
                 yield at, row, None
@@ -178,17 +176,42 @@ class SqliteSnapshot:
         return [key for key in keys if key[1] != last] or keys
 
     def totals_of(self, members: Iterable[MemberKey]) -> dict[MemberKey, Total]:
-        """The totals of those members of boards that have cells of tallied kinds."""
-        ids: dict[bytes, int | None] = {}
+        """The totals of those members of boards that have cells of tallied kinds.
+
+        In few statements, however many members: each one costs a thread its turn.
+        """
+        keys = [key for key in dict.fromkeys(members) if not is_own(key[0])]
+        names = self._spaces_named(key[0] for key in keys)
+        ids = {space: at for at, space in names.items()}
+        pairs = [(ids[space], member) for space, member in keys if space in ids]
+        found = {
+            (names[space], member): Total(score, reached_ms, bool(rose), slots)
+            for space, member, score, reached_ms, rose, slots in look_up(self._db, TOTALS, pairs)
+        }
+        # Whoever has no row has one counter slot at the most, and its total is what that holds.
+        singles = [pair for pair in pairs if (names[pair[0]], pair[1]) not in found]
+        for space, member, slot, major, minor, *_ in look_up(self._db, SINGLES, singles):
+            found[names[space], member] = contribution(slot[0], (major, minor, b""))
+        return found
+
+    def values_of(self, keys: Iterable[Key]) -> dict[Key, Value]:
+        """The values of those cells that are there, in few statements."""
+        wanted = list(keys)
+        names = self._spaces_named(key[0] for key in wanted)
+        ids = {space: at for at, space in names.items()}
+        cells = [(ids[key[0]], key[1], key[2]) for key in wanted if key[0] in ids]
+        return {
+            (names[space], member, slot): (major, minor, body)
+            for space, member, slot, major, minor, body, *_ in look_up(self._db, CELLS, cells)
+        }
+
+    def _spaces_named(self, spaces: Iterable[bytes]) -> dict[int, bytes]:
+        """The spaces that are stored, by their numbers."""
         found = {}
-        for key in members:
-            if key[0] not in ids:
-                ids[key[0]] = None if is_own(key[0]) else self._space_id(key[0])
-            space = ids[key[0]]
-            if space is not None:
-                total = total_of_member(self._db, space, key[1])
-                if total is not None:
-                    found[key] = total
+        for space in dict.fromkeys(spaces):
+            number = self._space_id(space)
+            if number is not None:
+                found[number] = space
         return found
 
     def added_up(self, space: bytes, member: bytes, without: bytes) -> Total | None:
@@ -342,24 +365,3 @@ class SqliteSnapshot:
     def buckets(self) -> list[tuple[int, int]]:
         """(fingerprint, cells) of every bucket, as kept with each change."""
         return list(self._db.execute("SELECT print, cells FROM buckets ORDER BY id"))
-
-
-def total_of_member(db: sqlite3.Connection, space: int, member: bytes) -> Total | None:
-    """A member's total: its row in `totals`, else what its only tallied cell holds.
-
-    That is a counter slot: see agent.crdt.total.Total.
-    """
-    row = db.execute(
-        "SELECT score, reached_ms, rose, slots FROM totals WHERE space = ? AND member = ?",
-        (space, member),
-    ).fetchone()
-    if row is not None:
-        return Total(row[0], row[1], bool(row[2]), row[3])
-    return total_of(
-        (slot, (major, minor, b""))
-        for slot, major, minor in db.execute(
-            "SELECT slot, major, minor FROM cells"
-            " WHERE space = ? AND member = ? AND slot >= ? AND slot < ?",
-            (space, member, COUNTER_SLOTS_FROM, COUNTER_SLOTS_BEFORE),
-        )
-    )

@@ -77,10 +77,13 @@ def _definition(
     return given or None
 
 
-def _window(text: str) -> dict[str, str]:
+_TRUTH = {"true": True, "false": False}  # no name, time or zone is one of these
+
+
+def _window(text: str) -> dict[str, Any]:
     """A window: its name, then its settings as NAME=VALUE; which there are is for the agent."""
     name, *settings = text.split(",")
-    window = {"name": name.strip()}
+    window: dict[str, Any] = {"name": name.strip()}
     for setting in settings:
         field, equals, value = setting.partition("=")
         if not equals:
@@ -88,7 +91,8 @@ def _window(text: str) -> dict[str, str]:
                 f"--window: {setting!r} is not NAME=VALUE",
                 "for example --window day,zone=Europe/Berlin,keep=8d",
             )
-        window[field.strip()] = value.strip()
+        word = value.strip()
+        window[field.strip()] = _TRUTH.get(word, word)
     return window
 
 
@@ -234,7 +238,13 @@ def _one(answer: dict[str, Any]) -> Table:
 
 def _window_text(defined: dict[str, Any], now: dict[str, Any]) -> str:
     """A window as it is defined, and the one that is open, in lines."""
-    settings = [f"{name} {value}" for name, value in defined.items() if value and name != "name"]
+    settings = [
+        f"{name} {value}"
+        for name, value in defined.items()
+        if value and name not in ("name", "certify")
+    ]
+    if defined.get("certify") is False:
+        settings.append("no finals")
     said = [", ".join(settings)]
     said.append(f"open: {now['window']}" if now["window"] else "none is open")
     if now["next_reset"]:

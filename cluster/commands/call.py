@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Literal, TypeVar
 from urllib.parse import quote
@@ -21,14 +22,18 @@ from rich.table import Table
 
 DEFAULT_URL = "http://127.0.0.1:7401"
 REQUEST_S = 30.0
+REQUEST_TIME = aiohttp.ClientTimeout(total=REQUEST_S)
+DOWNLOAD_TIME = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=REQUEST_S)
 IN_OTHER_WORDS = {  # what hints of the API say -> what an operator types; --json shows it as it was
     "PUT /v1/boards/{board}": "'tallyring board define'",
     "POST .../reset": "'tallyring board reset'",
     "force removes it": "--force removes it",
     "as_of in GET /v1/ring": "'tallyring ring status'",
     "GET /v1/audit": "'tallyring audit'",
+    "POST .../certify": "'tallyring certify'",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
 
 
 class CommandError(click.ClickException):
@@ -77,8 +82,25 @@ class Api:
         Raises:
             CommandError: the agent can't be reached, or answered with a problem document.
         """
+        return self._run(self._send(method, path, body, query or {}))
+
+    def download(
+        self,
+        path: str,
+        query: dict[str, Any],
+        headers: dict[str, str],
+        take: Callable[[bytes], object],
+    ) -> None:
+        """GET what may be large; `take` is given its bytes as they arrive, none of an error's.
+
+        Raises:
+            CommandError: as `send`, also where it ended early: some of it may have been taken.
+        """
+        self._run(self._download(path, query, headers, take))
+
+    def _run(self, coroutine: Coroutine[Any, Any, Answer]) -> Answer:
         try:
-            return asyncio.run(self._send(method, path, body, query or {}))
+            return asyncio.run(coroutine)
         except CommandError as error:
             error.as_json = self.as_json
             raise
@@ -86,22 +108,86 @@ class Api:
     async def _send(
         self, method: str, path: str, body: Any, query: dict[str, Any]
     ) -> dict[str, Any]:
+        async with self._asked(method, path, body, query, {}, REQUEST_TIME) as response:
+            answer = await response.json(content_type=None)
+            status = response.status
+        if not isinstance(answer, dict):
+            raise CommandError(f"{self.url} did not answer as an agent does")
+        if status >= 400:
+            raise _problem(status, answer)
+        return answer
+
+    async def _download(
+        self,
+        path: str,
+        query: dict[str, Any],
+        headers: dict[str, str],
+        take: Callable[[bytes], object],
+    ) -> None:
+        async with self._asked("GET", path, None, query, headers, DOWNLOAD_TIME) as response:
+            if response.status >= 400:
+                answer = await response.json(content_type=None)
+                raise _problem(response.status, answer if isinstance(answer, dict) else {})
+            async for data in response.content.iter_any():
+                take(data)
+
+    def listen(
+        self, path: str, query: dict[str, Any], take: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        """Follow server-sent events until the agent ends them.
+
+        Args:
+            take: is given each event's name and data.
+
+        Raises:
+            CommandError: as `send`, or nothing was heard for 30 s.
+        """
+        self._run(self._listen(path, query, take))
+
+    async def _listen(
+        self, path: str, query: dict[str, Any], take: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        async with self._asked("GET", path, None, query, {}, DOWNLOAD_TIME) as response:
+            if response.status >= 400:
+                answer = await response.json(content_type=None)
+                raise _problem(response.status, answer if isinstance(answer, dict) else {})
+            name = ""
+            while line := await response.content.readuntil(b"\n"):
+                field, _, value = line.decode().rstrip("\n").partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "data":
+                    take(name, json.loads(value))
+
+    @asynccontextmanager
+    async def _asked(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: dict[str, Any],
+        headers: dict[str, str],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 -- aiohttp's own, handed on
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A response of the agent's; what goes wrong on the way becomes a CommandError."""
         if not self.url.startswith(("http://", "https://")):
             raise CommandError(
                 f"--url: {self.url!r} is not an http:// or https:// URL",
                 f"for example {DEFAULT_URL}",
             )
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        # Whoever types this wants to see what is there now, not what was a second ago.
+        headers = {"Cache-Control": "no-cache", **headers}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
         params = {name: str(value) for name, value in query.items() if value is not None}
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_S)) as session,
+                aiohttp.ClientSession(timeout=timeout) as session,
                 session.request(
                     method, self.url.rstrip("/") + path, json=body, params=params, headers=headers
                 ) as response,
             ):
-                answer = await response.json(content_type=None)
-                status = response.status
+                yield response
         except aiohttp.ClientConnectorError as error:
             raise CommandError(
                 f"no agent answers at {self.url}: {error.os_error.strerror or error}",
@@ -114,11 +200,6 @@ class Api:
             raise CommandError(f"{self.url} did not answer within {REQUEST_S:.0f} s") from None
         except (aiohttp.ClientError, ValueError) as error:
             raise CommandError(f"{self.url} did not answer as an agent does: {error}") from None
-        if not isinstance(answer, dict):
-            raise CommandError(f"{self.url} did not answer as an agent does")
-        if status >= 400:
-            raise _problem(status, answer)
-        return answer
 
     def show(self, answer: dict[str, Any], table: Callable[[], Table | str]) -> None:
         """Print an answer: as it is with `--json`, else as a table or a line."""

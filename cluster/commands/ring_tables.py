@@ -101,12 +101,31 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         lines.append(f"not everything is known to be here yet; still to read: {unread}")
     for code, why in answer["refuses"].items():
         lines.append(f"writes are refused ({code}): {plain(why)}")
+    lines += _finals(answer["finals"])
     if answer["leaving"] is not None:
         lines.append(leaving_line(answer["leaving"]))
     lines += [f"{plain(new['name'])}: joins, {_left(new)} to fetch" for new in answer["joining"]]
     for member in answer["members"]:
         lines += _of_member(member)
     return lines + [f"ALARM: {plain(alarm)}" for alarm in answer["alarms"]]
+
+
+def _finals(finals: dict[str, Any]) -> list[str]:
+    """What is to be said about certified finals; nothing where nothing waits."""
+    lines = []
+    if finals["pending"]:
+        waits = ", ".join(f"{plain(name)} ({n:,})" for name, n in finals["waiting"].items())
+        lines.append(
+            f"{some(finals['pending'], 'closed window')} not certified here yet; waits for"
+            f" {waits or 'nobody'}"
+        )
+    if finals["fetching"]:
+        lines.append(f"the rows of {some(finals['fetching'], 'final')} are being fetched")
+    if finals["late"]:
+        lines.append(f"{some(finals['late'], 'final')} of which something came later")
+    if finals["trouble"]:
+        lines.append(f"certifying waits: {plain(finals['trouble'])}")
+    return lines
 
 
 def _left(progress: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -77,16 +78,40 @@ WINDOW = click.option("--window", help="Its name (the open one) or id. Default: 
 @WINDOW
 @click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--offset", default=0, show_default=True, type=click.IntRange(0))
+@click.option("--live", is_flag=True, help="Go on, and show it whenever it changes.")
 @api_options
-def top(api: Api, board: str, window: str | None, limit: int, offset: int) -> None:
+def top(api: Api, board: str, window: str | None, limit: int, offset: int, live: bool) -> None:
     """Show the best of BOARD."""
-    path = f"/v1/boards/{segment(board)}/entries"
-    answer = api.get(path, window=window, limit=limit, offset=offset)
+    path = f"/v1/boards/{segment(board)}"
+    if live:
+        if offset:
+            raise CommandError("--offset: does not go with --live, which shows the top")
+        _follow(api, board, f"{path}/live", {"window": window, "limit": limit})
+        return
+    answer = api.get(f"{path}/entries", window=window, limit=limit, offset=offset)
+    api.show(answer, lambda: _page(board, answer))
+
+
+def _page(board: str, answer: dict[str, Any]) -> Table:
     behind = lag(answer["max_lag_ms"])
-    title = (
-        f"{_of_window(board, answer)}: {some(answer['total'], 'member')}, at most {behind} behind"
-    )
-    api.show(answer, lambda: _ranked(answer["entries"], title))
+    members = some(answer["total"], "member")
+    title = f"{_of_window(board, answer)}: {members}, at most {behind} behind"
+    return _ranked(answer["entries"], title)
+
+
+def _follow(api: Api, board: str, path: str, query: dict[str, Any]) -> None:
+    """Show a top whenever it changes, until the agent or Ctrl-C ends it; JSON a line each."""
+
+    def show(name: str, data: dict[str, Any]) -> None:
+        if name == "top":
+            api.show(data, lambda: _page(board, data))
+        elif name == "stale":
+            click.echo(f"{data['detail']} ({data['code']})", err=True)
+        else:
+            raise CommandError(f"{data['detail']} ({data['code']})", data["hint"], data)
+
+    with suppress(KeyboardInterrupt):
+        api.listen(path, query, show)
 
 
 @click.command()

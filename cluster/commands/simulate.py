@@ -12,9 +12,9 @@ from cluster.commands.call import show_table, some, table
 from cluster.simulator import simulate as run_simulation
 from cluster.simulator.report import STEPS, Report
 from cluster.simulator.rules import RULES
-from cluster.simulator.script import THEMES
 from cluster.simulator.soak import Soak
 from cluster.simulator.soak import soak as run_soak
+from cluster.simulator.themes import THEMES
 
 
 def _letters(ctx: click.Context, param: click.Parameter, value: str) -> frozenset[str]:

@@ -36,6 +36,7 @@ from agent.state import NO_BOOT, Alarms, State
 from agent.store.identity import Identity
 from agent.store.memory import MemorySnapshot
 from cluster.simulator.disk import Disk
+from cluster.simulator.following import Certifying
 from cluster.simulator.script import Settings
 
 HEARD_LATELY_MS = 5_000
@@ -60,6 +61,7 @@ class SimulatedAgent:
     damaged: cells that were found damaged and not mended yet.
     heads: the agents whose logs this process has read to the head.
     served: the state that the last reply was made from.
+    certifying: what it knows of windows that it has not certified yet.
     seen: what happened to it that a run must prove (a Counter that all agents share).
     """
 
@@ -75,6 +77,7 @@ class SimulatedAgent:
         self.views: dict[int, PeerView] = {}
         self.heads: set[str] = set()
         self.served: dict[Key, Value] = {}
+        self.certifying = Certifying()
         self._settings, self._seen = settings, seen
         self._logs: dict[int, int] = {}
         self._heard: dict[tuple[str, int], int] = {}
@@ -118,6 +121,7 @@ class SimulatedAgent:
         """Commit what waits and these operations as one batch; the answers are those of these."""
         waiting, self._waiting = self._waiting, []
         commit = self.committer.run([*waiting, *operations], now_ms)
+        self.certifying.committed(commit)
         self.alarms.covered_changed += commit.alarms.covered_changed
         self.alarms.forked += commit.alarms.forked
         self.alarms.peer_ahead += commit.alarms.peer_ahead

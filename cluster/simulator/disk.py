@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.boards.finals import Discard, Shelve
 from agent.boards.tally import MemberKey
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.slot import Kind
@@ -27,12 +28,8 @@ from cluster.simulator import plain
 UNDO_MAX = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """The frozen copy of a window's standings, and the digest under which it was frozen."""
-
-    digest: bytes
-    rows: tuple[Row, ...]
+Copies = dict[bytes, dict[bytes, tuple[dict[int, bytes], int | None]]]
+"""space -> hash -> (chunks by number, how many rows once it is complete): see MemoryStore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,8 @@ class Image:
     state: State
     clean: bool
     token: Token | None
-    frozen: Copy | None
+    finals: Copies
+    late: frozenset[tuple[bytes, bytes]]
     damaged: dict[Key, Row] = field(default_factory=dict)
 
 
@@ -56,7 +54,6 @@ class Disk(MemoryStore):
     omit: the rules that are left out (cluster/simulator/rules.py).
     file: which file it is: a copy is another one.
     token: the identity token beside the database.
-    frozen: the frozen copy of the run's window.
     fails: what the next commit does: "works", "refuses" (nothing is stored) or "is uncertain" (all
         is stored, and the commit fails).
     own_rows, changed: what this agent wrote itself, and all changes, since they were last taken.
@@ -70,7 +67,6 @@ class Disk(MemoryStore):
         self.omit = omit
         self.file = file
         self.token: Token | None = None
-        self.frozen: Copy | None = None
         self.fails = "works"
         self.own_rows: list[Row] = []
         self.changed: list[Row] = []
@@ -91,7 +87,8 @@ class Disk(MemoryStore):
             state=replace(self._state, times={}),
             clean=self.clean,
             token=self.token,
-            frozen=self.frozen,
+            finals=_copied(self.finals),
+            late=frozenset(self.late),
             damaged=dict(self.damaged),
         )
 
@@ -100,7 +97,8 @@ class Disk(MemoryStore):
         self._rows, self._lsns = dict(image.rows), dict(image.lsns)
         self._prints, self._totals = dict(image.prints), dict(image.totals)
         self._state, self.clean = image.state, image.clean
-        self.token, self.frozen = image.token, image.frozen
+        self.token = image.token
+        self.finals, self.late = _copied(image.finals), set(image.late)
         self.damaged = dict(image.damaged)
         self._undo.clear()
 
@@ -117,7 +115,7 @@ class Disk(MemoryStore):
             times={},
             complete=False,
         )
-        self.token, self.clean, self.frozen = None, False, None
+        self.token, self.clean = None, False
 
     def set_cursors(self, cursors: Mapping[int, Reading]) -> None:
         """How far other logs are read, as a snapshot of one of them says."""
@@ -205,6 +203,11 @@ class Disk(MemoryStore):
             if total is not None and total.score != wanted:
                 self.problems.append(f"total of {owner[1]!r} is {total.score}, not {wanted}")
 
+    def shelve(self, operation: Shelve | Discard) -> bool:
+        """Keep rows of a final, or remove them: a transaction of its own, that a crash may lose."""
+        self._undo.append((self.image(), False))
+        return super().shelve(operation)
+
     def mend(self, rows: Sequence[Row], correction: Correction | None = None) -> int:
         """Put rows in the place of damaged cells."""
         changed = super().mend(rows, correction)
@@ -232,3 +235,8 @@ class Disk(MemoryStore):
     def values(self) -> dict[Key, Value]:
         """Every cell's value, as it was written."""
         return {row.key: row.value for _, row in self.rows()}
+
+
+def _copied(finals: Copies) -> Copies:
+    """The same copies; chunks are never changed in place."""
+    return {space: dict(held) for space, held in finals.items()}

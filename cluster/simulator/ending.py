@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.boards.standing import standing_of
 from agent.crdt.document import Status
 from agent.exchange import Reply, Request
-from cluster.simulator import keeping, repair
+from cluster.simulator import final_rows, keeping, repair
 from cluster.simulator.agent import SimulatedAgent
 from cluster.simulator.history import History
 from cluster.simulator.invariants import Claims
@@ -15,6 +15,7 @@ from cluster.simulator.world import World
 ROUNDS_MAX = 30  # a ring of six needs three; digests and certificates a few more
 EXCHANGES_MAX = 3_000  # of one pair: each moves a cursor by a row at least
 LATER_MS = 60_000
+MOVES_MAX = 200  # of one agent in one round
 UNHEARD_MS = 10_000
 MUCH_LATER_MS = 10 * 86_400_000
 
@@ -209,6 +210,7 @@ class Ending:
         for place in self._places:
             if place.agent is not None and world.settings.keeps:
                 keeping.keep(place.agent, 1_000, world.clock(place.index), world.seen)
+                world.certify(place.index, MOVES_MAX)
                 world.changed(place.index)
 
     def _progress(self) -> list[object]:
@@ -294,9 +296,14 @@ class Ending:
             problems += world.keyed.problems(f"a{place.index}", cells)
             problems += world.actors.problems(f"a{place.index}", cells)
             if world.settings.keeps:
-                problems += keeping.member_problems(agent, cells, world.clock(place.index))
+                # Who was removed, and whose removal was lost with a disk, confirms nothing.
+                forgets = all(p.agent is None or p.agent.closed != "removed" for p in self._places)
+                now_ms = world.clock(place.index)
+                problems += keeping.member_problems(agent, cells, now_ms, forgets=forgets)
             problems += world.sketches.problems(agent)
-            problems += world.finals.unfinished(agent)
+            if world.settings.keeps:
+                problems += world.finals.unfinished(agent)
+                problems += final_rows.name_problems(agent, cells)
             problems += score_problems(agent, history)
             problems += Claims().problems(agent, history, world.faults.twins)
             alarms = agent.alarms

@@ -39,6 +39,10 @@ _KEYED = tuple(
 _WINDOWED = tuple(
     (hour, *rest) for hour in _HOURS for rest in ((), (_DAYS[0],), (_DAYS[1],), (ALL,))
 )
+_CLOSING = tuple(
+    WindowSpec("hour", grace=grace, keep=keep)
+    for grace, keep in (("1s", "1m"), ("2s", "1m"), ("2s", "1h"), ("4s", "1h"))
+)
 DEFINITIONS: dict[str, dict[str, tuple[Definition, ...]]] = {
     "keyed": {"clicks": _KEYED, "wins": _KEYED},
     "windows": {
@@ -70,6 +74,17 @@ DEFINITIONS: dict[str, dict[str, tuple[Definition, ...]]] = {
         "clicks": (Definition(rule="sum", key_retention="10m"),),
         "laps": (Definition(rule="best"),),
     },
+    # The run begins with the hour: that of before closes while it lasts.
+    "finals": {
+        "laps": tuple(
+            Definition(rule="best", order="low", windows=(ALL, hour)) for hour in _CLOSING
+        ),
+        "clicks": tuple(
+            Definition(rule="sum", ties="shared", key_retention="10m", windows=(ALL, hour))
+            for hour in _CLOSING
+        ),
+        "runs": tuple(Definition(rule="sum", results="keep", windows=(hour,)) for hour in _CLOSING),
+    },
 }
 """By theme and board, the definitions that it may have: all of one shape."""
 
@@ -90,6 +105,8 @@ class Entries:
         found: list[Event] = []
         for board, known in self._boards.items():
             two = r.choice(known), r.choice(known)
+            if self._theme == "finals" and r.random() < 0.7:
+                two = two[0], two[0]
             found += [
                 ev.Change(START_MS, place, "define", board, r.choice(two))
                 for place in range(agents)
@@ -141,6 +158,8 @@ class Entries:
         """The same once more, soon or late, there or elsewhere; at times with another amount."""
         r = self._r
         when = at + r.choice((0, r.randint(0, 400), r.randint(0, 400), 90_000, 900_000, HOUR_MS))
+        if self._theme == "finals":
+            when = at + r.choice((0, r.randint(0, 400), r.randint(0, 4_000)))
         number = figure.number + (1 if figure.number and r.random() < 0.1 else 0)
         number = number or figure.number
         again = replace(figure, number=number)
@@ -150,19 +169,21 @@ class Entries:
         r = self._r
         board = r.choice((*self._boards, "counters")) if self._theme == "keyed" else ""
         board = board or r.choice(sorted(self._boards))
-        names = (*MEMBERS, "eve") if self._theme == "boards" else MEMBERS[:3]
+        names = (*MEMBERS, "eve") if self._theme in ("boards", "finals") else MEMBERS[:3]
         member = member or r.choice(names)
         rule = "sum" if board == "counters" else self._boards[board][0].rule
         at_ms: int | None = at - r.choice((0, 0, 0, 1_000, 30_000))
         if self._theme == "windows":
             at_ms = self._near_a_bound(at)
+        if self._theme == "finals" and r.random() < 0.85:
+            at_ms = START_MS - r.choice((1, 1_000, 1_000, r.randint(1, 60_000)))
         key = None
         if self._is_kept(Figure(board, member, 0)) or (
             rule == "sum" and r.random() < (0.7 if self._theme == "keyed" else 0.4)
         ):
             self._key += 1
             key = f"k{self._key}"
-        elif r.random() < 0.3:
+        elif r.random() < 0.3 and self._theme != "finals":
             at_ms = None
         if rule in ("distinct", "unique"):
             actor = r.choice(("u1", "u2", "u3", "u4", f"v{r.randrange(40)}", "eve"))

@@ -229,13 +229,23 @@ class Contrary:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """A result for the window that closes during the run."""
+class Certify:
+    """An agent makes so many moves towards the finals of its windows (certifying.py)."""
 
     at: int
     place: int
-    member: str
-    score: int
+    moves: int
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """An operator begins the next version of the final of a board's oldest closed window, without
+    the agents of some places."""
+
+    at: int
+    place: int
+    board: str
+    without: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +274,8 @@ Event: TypeAlias = (
     | Keep
     | Moderate
     | Contrary
-    | Score
+    | Certify
+    | Override
     | Sketch
 )
 

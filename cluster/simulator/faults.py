@@ -272,6 +272,7 @@ class Faults:
             place.disk.set_cursors(cursors)
         self.seen["joined by snapshot" if event.snapshot else "joined"] += 1
         self.boot(place, event.chance)
+        self._forget_times(place)
 
     def _depart(self, place: Place, by: int) -> None:
         operator = self.places[by].agent if by < len(self.places) else None

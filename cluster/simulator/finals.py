@@ -1,239 +1,348 @@
-"""Closing and certifying a window: marks, digests, frozen copies, over the real cells.
+"""Finals of a run: who certified what, and what must hold of it.
 
-The product does not have them yet; they are simulated here first (rules K, M and G). Each agent
-takes the same steps with what it holds, after every commit:
+The agents take the product's own steps (certifying.py). Here is the other opinion: which entries
+were written on time, which cells each copy was made of, which overrides were said, and which
+certificates must therefore be equal, complete, and never changed.
 
-    closed      its clock is past the end: it writes its close mark, and takes no more results
-    settled     it holds the marks of all members: it writes the digest of its standings
-    frozen      all digests are equal: it keeps a copy, and says so; its digest stays
-    certified   all say that they froze this digest: the copy is the result
-
-A frozen agent thaws if one that has not frozen publishes another digest. Live cells go on being
-joined. A mark's value is (incarnation, version, digest), written by its own agent alone. An agent
-whose disk was lost takes no results, and knows no "all members", until it has read all other logs
-(its own mark may be in them), one of an agent that has not lost its disk among them.
+What can't be demanded, and is not: where agents whose disks were lost know only each other, they
+are complete for all that they know, and may certify without the others; a certificate that is on no
+disk any more binds nobody; and what an old backup brings back comes late.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from agent.crdt.cell import Key, Row, Value, row_of
-from agent.crdt.slot import Kind, slot_of_name, slot_of_one
-from agent.crdt.space import NO_SHAPE, Space, encode_space
-from agent.operation import Import
+import msgpack
+
+from agent.boards.finals import DIGEST_BYTES, Certificate, OverrideFinal, certifiable, final_of
+from agent.certifying.looking import closed_windows
+from agent.certifying.steps import members_of
+from agent.crdt.cell import Key, Row, Value
+from agent.crdt.space import MARKS_SPACE
+from agent.store.standings import summed
+from cluster.simulator import plain
 from cluster.simulator.agent import SimulatedAgent
-from cluster.simulator.disk import Copy
-from cluster.simulator.events import Score
+from cluster.simulator.certifying import Mover
+from cluster.simulator.events import Override
+from cluster.simulator.final_rows import copy_problems, late_problems
+from cluster.simulator.history import show
+from cluster.simulator.keeping import ENTRY_KINDS
 from cluster.simulator.place import Place
-from cluster.simulator.script import Settings
 
-WINDOW = encode_space(Space("cup", 0, NO_SHAPE, "first"))
-NEXT = encode_space(Space("cup", 0, NO_SHAPE, "second"))
-MARKS = encode_space(Space("cup", 0, NO_SHAPE, "marks"))
-BEST = slot_of_one(Kind.BEST)
-CERTIFICATE: Key = (MARKS, b"first", bytes([Kind.CERTIFICATE]))
-NOTHING: Value = (-1, 0, b"")
-MARGIN_MS = 1_500  # rule M left out: certified so long after the end
-SLOW_MS = 3_000  # rule K left out: how long after its start a process looks at its clock
+NOTHING: Value = (-(2**63), 0, b"")
+Version = tuple[bytes, int]  # of a window's final: (space, number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A cell of a window as an agent wrote it before it had closed the window."""
+
+    agent: str
+    key: Key
+    value: Value
 
 
 @dataclass(slots=True)
-class _Certificate:
-    """What was certified where; `holders` are the places whose disks were not set back since."""
+class _Known:
+    """What is known of one version of a final.
 
-    place: int
-    standings: dict[Key, Value]
-    holders: set[int]
+    hashes: by agent, what it certified. without: the sets of agents that overrides left out.
+    void: whether nothing can be demanded of it any more.
+    """
+
+    hashes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    without: set[tuple[str, ...]] = field(default_factory=set)
+    void: bool = False
 
 
 class Finals:
-    """The window of a run, its results and its certificates."""
+    """All finals of a run."""
 
-    def __init__(self, settings: Settings, places: list[Place], seen: Counter[str]) -> None:
+    def __init__(self, places: list[Place], seen: Counter[str]) -> None:
         self._places = places
-        self._omit = settings.omit
-        self._close_ms = settings.close_ms
-        self._on = settings.theme == "finals"
         self._seen = seen
-        self._started: dict[int, tuple[SimulatedAgent, int]] = {}
-        self._certificates: list[_Certificate] = []
-        self._done: set[int] = set()
-        self._unsound: set[int] = set()
-        self._void = False  # every disk of the ring was lost, so no certificate can be judged
-        self._there: dict[Key, Value] = {}
+        self._entries: dict[bytes, list[_Entry]] = {}
+        self._known: dict[Version, _Known] = {}
+        self._copied: dict[tuple[bytes, bytes], dict[Key, Value]] = {}
+        self._required: dict[tuple[bytes, str], frozenset[str]] = {}
+        self._lost: set[str] = set()  # whose disks were lost or set back
+        self._unsound: set[str] = set()  # of those, who have not read the log of a sound one since
+        self._incomplete: set[str] = set()
+        self._names = {place.name for place in places}
+        self._risen: set[tuple[Key, Value]] = set()
+        self._void = False
+
+    # --- what agents do --------------------------------------------------------------------
+
+    def move(self, place: Place, now_ms: int, moves: int, cut: Mapping[int, bool]) -> bool:
+        """Let an agent make so many moves; whether it made any. `cut`: whom it can't reach."""
+        agent = place.agent
+        if agent is None or agent.closed in ("left", "removed", "fork"):
+            return False
+
+        def source(space: bytes, hash_: bytes, number: int) -> bytes | None:
+            for other in self._places:
+                if other.agent is None or other is place or other.gone or cut.get(other.index):
+                    continue
+                chunk = other.agent.disk.finals.get(space, {}).get(hash_, ({}, None))[0].get(number)
+                if chunk is not None:
+                    return chunk
+            return None
+
+        def tell(what: str, space: bytes, said: bytes) -> None:
+            self._told(agent, what, space, said)
+
+        mover = Mover(agent, now_ms, source, tell, self._seen)
+        made = False
+        for _ in range(moves):
+            if not mover.move():
+                break
+            made = True
+        return made
+
+    def override(self, agent: SimulatedAgent, event: Override, now_ms: int) -> None:
+        """An operator begins the next version of a final, as the API lets one."""
+        state, snapshot = agent.state, agent.disk.snapshot()
+        prefix = bytes([len(event.board)]) + event.board.encode()
+        spaces = sorted(its for its in closed_windows(snapshot, state) if its.startswith(prefix))
+        members = members_of(state)
+        without = tuple(sorted({f"a{place}" for place in event.without} & set(members)))
+        if agent.closed or not spaces or len(without) == len(members):
+            return
+        space = spaces[0]
+        final = final_of(snapshot.slots_of(MARKS_SPACE, space))
+        newest = max((version for version, _ in final.certificates), default=0)
+        version = max(final.version, newest) + 1
+        agent.run([OverrideFinal(space, version, without, "it is down", "ops")], now_ms)
+        self._seen["override"] += 1
+        self._seen["override of a final"] += final.in_force is not None
+
+    def _told(self, agent: SimulatedAgent, what: str, space: bytes, said: bytes) -> None:
+        if what == "copied":
+            cells = self._copied.setdefault((space, said), {})
+            for key, value in agent.disk.values().items():
+                if key[0] == space and value > cells.get(key, NOTHING):
+                    cells[key] = value
+            return
+        final = final_of(agent.disk.snapshot().slots_of(MARKS_SPACE, space))
+        required = frozenset(final.required(members_of(agent.state)))
+        self._required[said[:DIGEST_BYTES], agent.name] = required
+
+    # --- what happens to disks -------------------------------------------------------------
 
     def set_back(self, place: Place) -> None:
-        """A disk was lost or set back: what all disks have lost binds nobody any more."""
-        self._unsound.add(place.index)
-        for certificate in self._certificates:
-            certificate.holders.discard(place.index)
-        self._certificates = [its for its in self._certificates if its.holders]
-        if place.disk is not None and place.disk.value(CERTIFICATE) is None:
-            self._done.discard(place.index)
+        """A disk was lost or set back: what no disk holds binds nobody any more."""
+        self._lost.add(place.name)
+        self._unsound.add(place.name)
+        if place.disk is not None:
+            mine = place.disk.values()
+            others = [
+                p.disk.values()
+                for p in self._places
+                if p.disk is not None and p is not place and not p.gone
+            ]
+            for key, value in mine.items():
+                if not any(other.get(key, NOTHING) >= value for other in others):
+                    self._risen.add((key, value))
+        for (space, version), known in self._known.items():
+            self._forget(space, version, known)
 
-    # --- results ---------------------------------------------------------------------------
+    def _forget(self, space: bytes, version: int, known: _Known) -> None:
+        """Forget the certificates that are on no disk any more."""
+        disks = [p.disk for p in self._places if p.disk is not None and not p.gone]
+        for name in sorted(known.hashes):
+            key = (MARKS_SPACE, space, b"Z" + version.to_bytes(4) + name.encode())
+            if all(disk.value(key) is None for disk in disks):
+                del known.hashes[name]
+                known.void = True
 
-    def score(self, agent: SimulatedAgent, event: Score, now_ms: int) -> list[str]:
-        """Take a result: for the window, or for the next one where it is closed."""
-        if agent.closed:
-            return []
-        agent.settle(now_ms)
-        if not self._sound(agent):
-            self._seen["result refused: incomplete"] += 1
-            return []
-        space = NEXT if self._closed(agent, now_ms) else WINDOW
-        key = (space, event.member.encode(), BEST)
-        value = (event.score, -now_ms, b"")
-        agent.run([Import((row_of((*key, *value, 0, 0)),))], now_ms)
-        if space == WINDOW and now_ms >= self._close_ms:
-            return [f"a{agent.place} took a result after its clock had closed the window"]
-        self._seen["result for the next window"] += space == NEXT
-        return []
-
-    def _sound(self, agent: SimulatedAgent) -> bool:
-        """Whether an agent knows all members and what it wrote before: after its disk was lost,
-        once it is complete and has read the log of one that is sound itself. Two that have lost
-        their disks and know only each other are complete, and know nothing."""
+    def _is_sound(self, agent: SimulatedAgent) -> None:
+        """Note who has read everything after a loss, and whether nobody sound was among them."""
+        if agent.name not in self._names:  # it has just joined, and knows as little
+            self._names.add(agent.name)
+            self._unsound.add(agent.name)
+        if agent.name not in self._unsound:
+            return
         if not agent.state.complete:
-            return False
-        if agent.place in self._unsound:
-            there = [p for p in self._places if p.disk is not None and not p.gone]
-            sound = {p.name for p in there if p.index not in self._unsound}
-            if sound and not sound & agent.heads:
-                return False
-            self._void = self._void or not sound
-            self._unsound.discard(agent.place)
-        return True
+            self._incomplete.add(agent.name)
+            return
+        there = {p.name for p in self._places if p.disk is not None and not p.gone}
+        sound = there - self._unsound
+        known = agent.name in self._incomplete  # else it does not know of its loss
+        self._incomplete.discard(agent.name)
+        if known and not sound & agent.heads and not self._void:
+            self._void = True
+            self._seen["lost disks that know only each other"] += 1
+        self._unsound.discard(agent.name)
 
-    def _closed(self, agent: SimulatedAgent, now_ms: int) -> bool:
-        return self._mark(agent, Kind.CLOSE, agent.name) is not None or (
-            now_ms >= self._close_ms and self._looks(agent, now_ms)
-        )
+    # --- what must hold --------------------------------------------------------------------
 
-    def _looks(self, agent: SimulatedAgent, now_ms: int) -> bool:
-        """Whether a process looks at its clock: from its start on (rule K)."""
-        known = self._started.get(agent.place)
-        if known is None or known[0] is not agent:
-            known = self._started[agent.place] = (agent, now_ms)
-        first = agent.state.boot.number == 1
-        return "K" not in self._omit or first or now_ms >= known[1] + SLOW_MS
+    def problems(self, place: Place, agent: SimulatedAgent, own: list[Row]) -> list[str]:
+        """What is wrong with what an agent wrote, or with what it follows."""
+        found = self._sum_problems(agent)
+        self._is_sound(agent)
+        if not own:
+            return found
+        cells = agent.disk.values()
+        for row in own:
+            if row.space == plain.MARKS and row.slot[:1] == b"Z":
+                found += self._certificate(place, agent, row)
+            elif row.space == plain.MARKS and row.slot[:1] == b"o":
+                version = int.from_bytes(row.slot[1:5])
+                without = tuple(msgpack.unpackb(row.body)[0])
+                self._of(row.member, version).without.add(without)
+            elif row.space == plain.MARKS and row.slot[:1] == b"g":
+                found += self._collected_problems(agent, row, cells)
+            elif row.space[1:2] != b"~" and row.slot[0] in ENTRY_KINDS:
+                on_time = not plain.closed_by(cells, agent.name, row.space)
+                entry = _Entry(agent.name, row.key, row.value)
+                self._entries.setdefault(row.space, []).extend([entry] if on_time else [])
+        return found
 
-    # --- steps -----------------------------------------------------------------------------
+    def _of(self, space: bytes, version: int) -> _Known:
+        return self._known.setdefault((space, version), _Known())
 
-    def step(self, place: Place, agent: SimulatedAgent, now_ms: int) -> list[str]:
-        """Take the steps that this agent can take now; what is wrong with a certificate."""
-        if not self._on or agent.closed:
-            return []
-        looks = self._looks(agent, now_ms)
-        closed = self._mark(agent, Kind.CLOSE, agent.name) is not None
-        if not closed and looks and now_ms >= self._close_ms:
-            self._write(agent, Kind.CLOSE, b"", now_ms)
-        if not self._sound(agent):
-            return []
-        members = sorted(member.name for member in agent.state.ring.active())
-        if agent.disk.value(CERTIFICATE) is not None:
-            return []
-        if "M" in self._omit:
-            due = now_ms >= self._close_ms + MARGIN_MS
-            return self._certify(place, _standings(agent)) if due else []
-        marks = [self._mark_row(agent, Kind.CLOSE, name) for name in members]
-        if not all(marks):
-            return []
-        if "G" in self._omit:
-            vv = agent.state.vv
-            claimed = all(mark and mark.seq <= vv.get(mark.inc, 0) for mark in marks)
-            return self._certify(place, _standings(agent)) if claimed else []
-        return self._settle(place, agent, members, now_ms)
+    def _sum_problems(self, agent: SimulatedAgent) -> list[str]:
+        """The sums that are followed are those that would be read."""
+        its, state, found = agent.certifying, agent.state, []
+        for space in sorted(its.followed):
+            tally = its.pending[space].tally if space in its.pending else None
+            placed = state.catalog.placed(space)
+            if placed is None or tally is None or tally.lsn is None or not tally.usable:
+                continue
+            if tally.erased != len(state.erased):
+                continue
+            fresh = summed(agent.disk.snapshot(), placed, state.erased.closed, lambda: None)
+            if fresh.total != tally.total:
+                found.append(f"the followed sum of {plain.split(space)[1]} is not the one there is")
+            self._seen["sum compared"] += 1
+        its.followed.clear()
+        return found
 
-    def _settle(
-        self, place: Place, agent: SimulatedAgent, members: list[str], now_ms: int
+    def _certificate(self, place: Place, agent: SimulatedAgent, row: Row) -> list[str]:
+        """A certificate was written: it is the same everywhere, and lacks nothing."""
+        space, version = row.member, int.from_bytes(row.slot[1:5])
+        hash_, members, agents = msgpack.unpackb(row.body)
+        known, said = self._of(space, version), (hash_, members)
+        before = known.hashes.get(agent.name, said)
+        self._forget(space, version, known)
+        others = set(known.hashes.values()) - {said}
+        first = not known.hashes
+        known.hashes[agent.name] = said
+        window = f"{show(row.key)} of version {version}"
+        found = copy_problems(agent, space, hash_, members, place.name)
+        if self._void or known.void:
+            return found
+        if before != said:
+            found.append(f"{agent.name} has certified something else as {window} before")
+        if others:
+            self._seen["conflict"] += 1
+            if len(known.without) < 2:
+                found.append(f"{agent.name} and others have certified different rows as {window}")
+        elif first:
+            found += self._lacks(agent, space, hash_, agents)
+        self._seen["certified without somebody"] += first and version > 0
+        return found
+
+    def _lacks(
+        self, agent: SimulatedAgent, space: bytes, hash_: bytes, agents: list[str]
     ) -> list[str]:
-        disk = agent.disk
-        if disk.frozen is None:
-            digest = _digest(members, _standings(agent))
-            self._write(agent, Kind.DIGEST, digest, now_ms)
-            if any(self._said(agent, Kind.DIGEST, name) != digest for name in members):
-                return []
-            rows = tuple(row for _, row in disk.rows() if row.space == WINDOW)
-            disk.frozen = Copy(digest, rows)
-            self._write(agent, Kind.FROZEN, digest, now_ms)
-            self._seen["frozen"] += 1
-        digest = disk.frozen.digest
-        for name in members:
-            frozen = self._said(agent, Kind.FROZEN, name)
-            if frozen != digest and self._said(agent, Kind.DIGEST, name) not in (None, digest):
-                disk.frozen = None
-                self._write(agent, Kind.FROZEN, b"", now_ms)
-                self._seen["thawed"] += 1
-                return []
-        if all(self._said(agent, Kind.FROZEN, name) == digest for name in members):
-            copy = {row.key: row.value for row in disk.frozen.rows}
-            problems = self._certify(place, copy)
-            agent.run([Import((row_of((*CERTIFICATE, 1, 0, digest, 0, 0)),))], now_ms)
-            return problems
-        return []
+        """What a certificate lacks of the entries of those who had to agree."""
+        copied = self._copied.get((space, hash_))
+        if copied is None:
+            return [f"nobody has copied what is certified of {plain.split(space)[1]}"]
+        cells = agent.disk.values()
+        gone = plain.Gone(cells)
+        names = set(agents)
+        for name in agents:
+            frozen = cells.get((MARKS_SPACE, space, b"f" + name.encode()), NOTHING)[2]
+            names |= self._required.get((frozen[:DIGEST_BYTES], name), frozenset())
+        names &= {*agents, *members_of(agent.state)}
+        disks = [
+            p.disk.values()
+            for p in self._places
+            if p.disk is not None and not p.gone and p.name in agents
+        ]
+        found = []
+        for entry in self._entries.get(space, ()):
+            key, value = entry.key, entry.value
+            if entry.agent not in names or copied.get(key, NOTHING) >= value:
+                continue
+            if gone.holds(key) or (key, value) in self._risen:
+                continue
+            there = any(disk.get(key, NOTHING) >= value for disk in disks)
+            if there or entry.agent not in self._lost:
+                found.append(f"a certificate lacks {show(key)} = {value} of {entry.agent}")
+        return found
 
-    def _certify(self, place: Place, standings: dict[Key, Value]) -> list[str]:
-        """Note a certificate; it must be equal to all others, and lack nothing that was there."""
-        if place.index in self._done or self._void:
-            return []
-        if not self._certificates:
-            self._there = {}
-            for other in self._places:
-                cells = {} if other.disk is None or other.gone else other.disk.values()
-                for key, value in cells.items():
-                    if key[0] == WINDOW and value > self._there.get(key, NOTHING):
-                        self._there[key] = value
-        holders = {other.index for other in self._places if other.disk and not other.gone}
-        self._certificates.append(_Certificate(place.index, standings, holders))
-        self._done.add(place.index)
-        self._seen["certified"] += 1
-        for its in self._certificates:
-            if its.standings != standings:
-                return [f"a{place.index} and a{its.place} have certified different standings"]
-        for key, value in sorted(self._there.items()):
-            if standings.get(key, NOTHING) < value:
-                return [f"the certificate of a{place.index} lacks {key[1]!r} = {value[0]}"]
-        return []
+    def _collected_problems(
+        self, agent: SimulatedAgent, row: Row, cells: Mapping[Key, Value]
+    ) -> list[str]:
+        """Nothing is collected before all members have certified it."""
+        upto, found = row.body.decode(), []
+        for space in agent.disk.snapshot().spaces():
+            if space[1:2] == b"~" or plain.series_of(space)[0] != row.member:
+                continue
+            placed, window = agent.state.catalog.placed(space), plain.split(space)[1]
+            if window > upto or placed is None or not certifiable(placed):
+                continue
+            its = (its[2] for its in cells if its[:2] == (MARKS_SPACE, space))
+            certified = {slot[5:].decode() for slot in its if slot[:1] == b"Z"}
+            if not certified >= set(members_of(agent.state)):
+                found.append(f"{agent.name} collects {window}, only {certified} have certified it")
+        return found
+
+    # --- at the end ------------------------------------------------------------------------
 
     def unfinished(self, agent: SimulatedAgent) -> list[str]:
-        """After healing: everybody knows the certificate."""
-        if not self._on or "G" in self._omit or "M" in self._omit:
-            return []
-        certified = agent.disk.value(CERTIFICATE) is not None
-        return [] if certified else [f"{agent.name} does not know a certificate"]
+        """After healing: everybody has certified everything, holds it, and lists what came late."""
+        found, cells = [], agent.disk.values()
+        members = members_of(agent.state)
+        # Who was removed, and whose removal was lost with a disk, is waited for until an override.
+        there = {p.name for p in self._places if p.agent and p.agent.closed != "removed"}
+        spaces = {key[1] for key in cells if key[0] == plain.MARKS and key[2][:1] in b"Zo"}
+        for space in sorted(spaces | closed_windows(agent.disk.snapshot(), agent.state)):
+            window = f"{space[1 : 1 + space[0]].decode()} {plain.split(space)[1]}"
+            final = final_of(agent.disk.snapshot().slots_of(MARKS_SPACE, space))
+            told = final.in_force
+            required = set(final.required(members))
+            if not required or not required <= there:
+                self._seen["nobody can certify"] += told is None or told.version < final.version
+                continue
+            if told is None or told.version < final.version:
+                # Of erased names alone nothing is left, so there is nothing to certify.
+                if any(key[0] == space for key in cells):
+                    found.append(f"{agent.name} knows no certificate of {window}")
+                continue
+            if self._rows_are_lost(space, told):
+                self._seen["rows of a final lost"] += 1
+                continue
+            if (told.version, agent.name) not in final.certificates:
+                found.append(f"{agent.name} has not certified {window}")
+            found += copy_problems(agent, space, told.hash, told.members, agent.name)
+            found += late_problems(agent, space, told.hash, cells, self._seen)
+            found += self._conflict_problems(agent, space, cells, conflict=final.conflict)
+        return found
 
-    # --- marks -----------------------------------------------------------------------------
+    def _rows_are_lost(self, space: bytes, told: Certificate) -> bool:
+        """Whether all who had to agree have lost their disks, and the rows with them, before
+        anybody else had fetched them: until an operator revises it nothing more can be done."""
+        held = [p.disk.complete_copies(space) for p in self._places if p.disk is not None]
+        lost = isinstance(told.agents, tuple) and set(told.agents) <= self._lost
+        return lost and not any(told.hash in its for its in held)
 
-    def _mark_row(self, agent: SimulatedAgent, kind: Kind, name: str) -> Row | None:
-        found = agent.disk.snapshot().cell((MARKS, b"first", slot_of_name(kind, name)))
-        return None if found is None else found[0]
-
-    def _mark(self, agent: SimulatedAgent, kind: Kind, name: str) -> Value | None:
-        return agent.disk.value((MARKS, b"first", slot_of_name(kind, name)))
-
-    def _said(self, agent: SimulatedAgent, kind: Kind, name: str) -> bytes | None:
-        mark = self._mark(agent, kind, name)
-        return None if mark is None else mark[2]
-
-    def _write(self, agent: SimulatedAgent, kind: Kind, said: bytes, now_ms: int) -> None:
-        """Write my mark, if it says something else than before."""
-        agent.settle(now_ms)
-        before = self._mark(agent, kind, agent.name)
-        if before is not None and before[2] == said and kind != Kind.CLOSE:
-            return
-        version = 1 if before is None else before[1] + 1
-        key = (MARKS, b"first", slot_of_name(kind, agent.name))
-        inc = max(agent.state.inc, 0 if before is None else before[0])
-        agent.run([Import((row_of((*key, inc, version, said, 0, 0)),))], now_ms)
-
-
-def _standings(agent: SimulatedAgent) -> dict[Key, Value]:
-    return {key: value for key, value in agent.disk.values().items() if key[0] == WINDOW}
-
-
-def _digest(members: list[str], standings: dict[Key, Value]) -> bytes:
-    return sha256(repr((members, sorted(standings.items()))).encode()).digest()
+    def _conflict_problems(
+        self, agent: SimulatedAgent, space: bytes, cells: Mapping[Key, Value], *, conflict: bool
+    ) -> list[str]:
+        """Different finals of one version are told everywhere."""
+        by_version: dict[int, set[bytes]] = {}
+        for key, value in cells.items():
+            if key[:2] == (MARKS_SPACE, space) and key[2][:1] == b"Z":
+                version = int.from_bytes(key[2][1:5])
+                by_version.setdefault(version, set()).add(msgpack.unpackb(value[2])[0])
+        if conflict != any(len(hashes) > 1 for hashes in by_version.values()):
+            return [f"{agent.name}: a conflict is {conflict} with {by_version}"]
+        return []

@@ -196,7 +196,7 @@ def show(key: Key) -> str:
     """A cell's key, readable."""
     space, member, slot = key
     board = space[1 : 1 + space[0]].decode(errors="replace")
-    return f"({board}, {member.decode()}, {slot[:1].decode()}{slot[1:]!r})"
+    return f"({board}, {member.decode(errors='replace')}, {slot[:1].decode()}{slot[1:]!r})"
 
 
 def greatest(disks: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agent.boards import marks
 from agent.boards.entry import Entry
+from agent.boards.final_rows import without_names
+from agent.boards.finals import PASSING_KINDS, Shelve
 from agent.boards.marks import Due
 from agent.boards.tally import Group
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.slot import Kind
+from agent.crdt.space import MARKS_SPACE
 from agent.operation import (
     BoardChanged,
     ConfirmErasures,
@@ -27,6 +29,8 @@ from agent.operation import (
     SetMarks,
     Write,
 )
+from agent.state import State
+from agent.store.due import look
 from cluster.simulator import plain
 from cluster.simulator.actors import Actors
 from cluster.simulator.agent import SimulatedAgent
@@ -58,18 +62,13 @@ def keep(agent: SimulatedAgent, cells_max: int, now_ms: int, seen: Counter[str])
 def due_marks(agent: SimulatedAgent, now_ms: int) -> list[Due]:
     """The marks that an agent may set now: one that is not complete promises nothing."""
     state = agent.state
-    members = [member.name for member in state.ring.active()]
-    if not state.complete or agent.name not in members:
-        return []
-    return marks.due(
-        agent.disk.snapshot().spaces(),
-        state.catalog,
-        state.marks,
-        agent.name,
-        members,
-        state.vv,
-        now_ms,
-    )
+    snapshot = agent.disk.snapshot()
+    return list(look(snapshot, state, now_ms, (), promises=promises(state)).due)
+
+
+def promises(state: State) -> bool:
+    """Whether an agent may promise anything: it has read what it once knew."""
+    return state.complete
 
 
 def _drop(agent: SimulatedAgent, cells_max: int, now_ms: int, seen: Counter[str]) -> None:
@@ -78,7 +77,9 @@ def _drop(agent: SimulatedAgent, cells_max: int, now_ms: int, seen: Counter[str]
     keys: list[Key] = []
     for space in snapshot.spaces():
         if snapshot.collects(space):
-            keys += snapshot.keys_in(space, cells_max)
+            said = snapshot.slots_of(MARKS_SPACE, space)
+            passing = [(MARKS_SPACE, space, slot) for slot, _ in said if slot[0] in PASSING_KINDS]
+            keys += passing[:cells_max] or snapshot.keys_in(space, cells_max)
     if keys:
         seen["cells dropped"] += len(keys)
         agent.run([Drop(tuple(keys))], now_ms)
@@ -88,6 +89,21 @@ def _drop(agent: SimulatedAgent, cells_max: int, now_ms: int, seen: Counter[str]
         if keys:
             seen["cells erased"] += len(keys)
             agent.run([Drop(tuple(keys))], now_ms)
+    ids = {its.id for its in erased.all()}
+    if ids - agent.certifying.purged:
+        agent.certifying.purged |= ids
+        _purge_finals(agent, now_ms, seen)
+
+
+def _purge_finals(agent: SimulatedAgent, now_ms: int, seen: Counter[str]) -> None:
+    """Take the names that were erased out of the rows of finals: once for each, as Purge does."""
+    for space, held in sorted(agent.disk.finals.items()):
+        for hash_, (chunks, _) in sorted(held.items()):
+            for number, chunk in sorted(chunks.items()):
+                kept = without_names(chunk, agent.state.erased.closed)
+                if kept is not None:
+                    agent.run([Shelve(space, hash_, ((number, kept),))], now_ms)
+                    seen["name taken out of a final"] += 1
 
 
 def _erasures(agent: SimulatedAgent, now_ms: int, seen: Counter[str]) -> None:
@@ -213,8 +229,13 @@ def _mark_problems(agent: SimulatedAgent, row: Row, now_ms: int) -> list[str]:
     return []
 
 
-def member_problems(agent: SimulatedAgent, cells: dict[Key, Value], now_ms: int) -> list[str]:
-    """Bans, retractions and erasures at the end, by the cells alone."""
+def member_problems(
+    agent: SimulatedAgent, cells: dict[Key, Value], now_ms: int, *, forgets: bool
+) -> list[str]:
+    """Bans, retractions and erasures at the end, by the cells alone.
+
+    forgets: whether all members take part, so that erased names are forgotten.
+    """
     found = []
     owners = plain.by_owner(cells)
     standing: set[tuple[bytes, str]] = set()
@@ -224,7 +245,7 @@ def member_problems(agent: SimulatedAgent, cells: dict[Key, Value], now_ms: int)
                 standing.add((member, slot[1:].decode()))
                 if value[1] and value[1] <= now_ms:
                     found.append(f"{agent.name}: the ban of {member!r} was over at {value[1]}")
-            if space == plain.ERASED and slot[:1] == b"E" and value[0] == 1:
+            if forgets and space == plain.ERASED and slot[:1] == b"E" and value[0] == 1:
                 found.append(f"{agent.name}: the name in {member.hex()} was not forgotten")
         taken_back = {slot[1:] for slot in slots if slot[:1] == b"X"}
         for (other, its), more in owners.items() if taken_back else ():

@@ -21,6 +21,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 BUCKET_MS = 900_000
 NEVER_MS = -(2**63)
 REGISTERS = 2**14
+BANS = b"\x05~bans"
 MARKS, ERASED = b"\x06~marks" + bytes(12), b"\x07~erased" + bytes(12)
 
 
@@ -301,8 +302,10 @@ class Gone:
     def holds(self, key: Key) -> bool:
         """Whether a cell may be gone, and must in the end."""
         space, member, slot = key
+        if space == MARKS and slot[:1] in b"df":
+            return self.collected(member)
         if space[1:2] == b"~":
-            return space.startswith(b"\x05~bans") and self.erased(member)
+            return space.startswith(BANS) and self.erased(member)
         if self.collected(space) or self.erased(member):
             return True
         return slot[:1] == b"C" and self.erased(slot[1:])

@@ -1,13 +1,13 @@
 """The rules of docs/protocol.md as switches: what an agent does that leaves some of them out.
 
 Each switch breaks the path that the rule is about: in the rim (`WithoutRules`), in the disk, or by
-a patch of the product's functions (`patched`). G, M and K are switched in finals.py.
+a patch of the product's functions (`patched`). Those of finals are in final_rules.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from random import Random
@@ -22,14 +22,17 @@ from agent.crdt.cell import Key, Row, Value
 from agent.crdt.slot import Kind, key_in, slot_of_key, slot_of_replica
 from agent.crdt.space import decode_space
 from agent.draft import Draft
+from agent.errors import Indefinite
 from agent.exchange import Boot, Chunk, Cursor, Reply, Request, Sender
 from agent.identity import Confirmation, Evidence, why_burnt
+from agent.operation import Answer, Operation, Write
 from agent.state import NO_BOOT, Outcome, State
 from agent.store.identity import Identity
 from agent.store.memory import MemorySnapshot
-from cluster.simulator import sketch
+from cluster.simulator import final_rules, sketch
 from cluster.simulator.agent import SimulatedAgent
 from cluster.simulator.disk import Disk
+from cluster.simulator.final_rules import FINAL_RULES
 from cluster.simulator.script import Settings
 
 RULES = {
@@ -55,11 +58,9 @@ RULES = {
     "J": "facts are collected once all members have acknowledged, not once all have closed",
     "1": "an agent writes nothing into what it has closed",
     "F": "a like raises the length of its flag also where it is odd",
-    "M": "each agent writes a mark when it closes a window",
-    "G": "a certificate needs equal digests",
-    "K": "a process looks at its clock before its first write",
     "N": "all members confirm an incarnation before it goes on",
     "Z": "that confirmation fences off older processes",
+    **FINAL_RULES,
 }
 _NOTHING_KNOWN = Confirmation(0, NO_BOOT, 0, 0, None)  # rule N left out: all members nod
 SAVED_EVERY = 3  # rule Q left out: the seq is saved with every third commit
@@ -114,6 +115,7 @@ class WithoutRules(SimulatedAgent):
         self, name: str, place: int, disk: Disk, settings: Settings, chance: int, seen: Counter[str]
     ) -> None:
         self.omit = settings.omit
+        self._begun_ms = 0
         self._heard_at: dict[int, tuple[MemorySnapshot, dict[Key, Value]]] = {}
         super().__init__(name, place, disk, settings, chance, seen)
 
@@ -158,6 +160,14 @@ class WithoutRules(SimulatedAgent):
             inc = state.inc
         _owners[inc] = _agent_inc(self.name)
         return inc, state.log if "R" in self.omit else log
+
+    def run(self, operations: Sequence[Operation], now_ms: int) -> list[Answer | Indefinite]:
+        """Rule K: entries go by the time of before its start, for a while."""
+        self._begun_ms = self._begun_ms or now_ms
+        late = now_ms < self._begun_ms + final_rules.SLOW_MS and self.state.boot.number > 1
+        if "K" in self.omit and late and any(isinstance(its, Write) for its in operations):
+            now_ms -= final_rules.SLOW_MS
+        return super().run(operations, now_ms)
 
     def fence(self, sender: Sender, now_ms: int) -> Boot:
         """Rule Z."""
@@ -235,7 +245,7 @@ class WithoutRules(SimulatedAgent):
 
 @contextmanager
 def patched(omit: frozenset[str]) -> Iterator[None]:
-    """The product's functions without the rules U, H, V, O, W, X, J, 1 and F."""
+    """The product's functions without the rules U, H, V, O, W, X, J, 1, F and those of finals."""
     changes: dict[str, list[tuple[object, str, object]]] = {
         "U": [(sums, "slot_of_replica", _slot_of_agent)],
         "H": [(Draft, "join", _joining_registers(Draft.join))],
@@ -246,6 +256,7 @@ def patched(omit: frozenset[str]) -> Iterator[None]:
         "J": [(Marks, "of", _closed_is_acknowledged(Marks.of))],
         "1": [(Marks, "closed_by", _never_closed)],
         "F": [(flag, "on", _on_is_on(flag.on))],
+        **final_rules.changes(),
     }
     with ExitStack() as stack:
         for letter in sorted(omit & changes.keys()):

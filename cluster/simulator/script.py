@@ -15,6 +15,19 @@ from agent.exchange import ChunkLimits
 from cluster.simulator import events as ev
 from cluster.simulator.entries import Entries
 from cluster.simulator.events import HOUR_MS, START_MS, Event
+from cluster.simulator.themes import (
+    CLOSING_MS,
+    EXCHANGES,
+    EXCHANGES_KEPT,
+    KEPT_THEMES,
+    LOSSES,
+    STEPS_MS,
+    STEPS_MS_ELSE,
+    THEMES,
+    WEIGHTS,
+    WRITES,
+    WRITES_ELSE,
+)
 
 BOARDS = ("alpha", "beta", "gamma", "counters")
 MEMBERS = ("ada", "bo", "cy")
@@ -26,118 +39,6 @@ DEFINITIONS = (
     Definition(rule="latest", ties="member"),
 )
 DAY_MS = 24 * HOUR_MS
-KEPT_THEMES = frozenset({"keyed", "windows", "boards"})
-"""Themes whose agents do their housekeeping, over hours and days."""
-LOSSES = frozenset({"wipe", "backup", "restore", "tail", "rollback", "join", "depart"})
-STEPS_MS: dict[str, tuple[int, ...]] = {
-    "keyed": (1, 1, 5, 40, 300, 1, 1, 5, 40, 300, 20_000, 120_000, 600_000),
-    "windows": (1, 40, 1_000, 60_000, 600_000, 1_800_000, 3_600_000),
-    "boards": (1, 1, 5, 40, 300, 5, 40, 300, 60_000, 600_000),
-}
-STEPS_MS_ELSE = (1, 1, 5, 40, 300)
-THEMES = (
-    "network",
-    "network",
-    "disks",
-    "identity",
-    "members",
-    "keyed",
-    "finals",
-    "keyed",
-    "windows",
-    "boards",
-)
-"""What a run is mostly about. Every theme has writes, exchanges, crashes and restarts."""
-
-# By theme: how often each fault is drawn, beside 34 writes and 50 exchanges.
-WEIGHTS: dict[str, dict[str, int]] = {
-    "network": {"change": 4, "crash": 3, "restart": 1, "partition": 1, "newer": 4, "sketch": 3},
-    "disks": {
-        "change": 3,
-        "crash": 3,
-        "tail": 2,
-        "wipe": 2,
-        "backup": 2,
-        "restore": 2,
-        "newer": 2,
-        "restart": 2,
-        "damage": 3,
-        "partition": 1,
-        "sketch": 2,
-    },
-    "identity": {
-        "change": 2,
-        "crash": 2,
-        "restart": 6,
-        "rollback": 4,
-        "move": 2,
-        "back": 2,
-        "clone": 2,
-        "partition": 1,
-        "jump": 2,
-        "sketch": 1,
-    },
-    "members": {
-        "change": 3,
-        "crash": 2,
-        "restart": 1,
-        "join": 4,
-        "depart": 4,
-        "partition": 1,
-        "newer": 2,
-        "jump": 2,
-        "wipe": 1,
-        "sketch": 1,
-    },
-    "keyed": {
-        "entries": 40,
-        "keep": 14,
-        "change": 2,
-        "crash": 3,
-        "wipe": 2,
-        "backup": 2,
-        "restore": 2,
-        "tail": 1,
-        "restart": 2,
-        "rollback": 1,
-        "partition": 2,
-        "join": 1,
-        "depart": 1,
-    },
-    "windows": {
-        "entries": 40,
-        "keep": 14,
-        "change": 2,
-        "crash": 2,
-        "wipe": 1,
-        "backup": 1,
-        "restore": 1,
-        "tail": 1,
-        "restart": 1,
-        "partition": 2,
-        "jump": 5,
-        "join": 1,
-        "depart": 1,
-    },
-    "boards": {
-        "entries": 30,
-        "moderate": 14,
-        "contrary": 5,
-        "keep": 8,
-        "change": 1,
-        "crash": 2,
-        "wipe": 2,
-        "backup": 2,
-        "restore": 2,
-        "tail": 1,
-        "partition": 2,
-        "join": 1,
-        "depart": 1,
-    },
-    "finals": {"score": 25, "crash": 4, "wipe": 4, "backup": 2, "restore": 2, "restart": 1},
-}
-WRITES = {"keyed": 4, "finals": 4, "windows": 4, "boards": 4}  # else 34
-WRITES_ELSE, EXCHANGES, EXCHANGES_KEPT = 34, 50, 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +49,6 @@ class Settings:
     ring: each agent talks to two neighbours only, else to any other.
     loss: the share of messages that are lost.
     skews_ms: how far each place's clock is off.
-    close_ms: when the window of the run closes.
     acquainted: all agents know each other before the script begins.
     calm: no disk is lost or set back, and nobody comes or goes.
     omit: the rules that are left out (cluster/simulator/rules.py).
@@ -162,7 +62,6 @@ class Settings:
     loss: float
     limits: ChunkLimits
     skews_ms: tuple[int, ...]
-    close_ms: int
     acquainted: bool
     calm: bool = False
     omit: frozenset[str] = frozenset()
@@ -210,7 +109,11 @@ def settings_of(
     if about in ("identity", "members"):
         ring = False
     if about == "finals":
-        skews = (0, 3, -400, 1_500, -2_000)
+        skews, loss = (0, 3, -400, 1_500, -2_000), min(loss, 0.15)
+        # Most logs are read to their heads within a few exchanges: else nothing ever settles.
+        limits = ChunkLimits(
+            limits.rows_max + 40, limits.bytes_max + 3_000, limits.scanned_max + 80
+        )
     return Settings(
         seed=seed,
         agents=count,
@@ -220,7 +123,6 @@ def settings_of(
         loss=loss,
         limits=limits,
         skews_ms=tuple(r.choice(skews) for _ in range(count)),
-        close_ms=START_MS + steps * r.randint(20, 45),
         acquainted=about == "finals" or r.random() < 0.6,
         calm=about in KEPT_THEMES and r.random() < 0.3,
         omit=omit,
@@ -258,13 +160,21 @@ class _Script:
             weights = {kind: share for kind, share in weights.items() if kind not in LOSSES}
         kinds = ["writes", "exchange", *weights]
         exchanges = EXCHANGES_KEPT if settings.keeps else EXCHANGES
+        exchanges = EXCHANGES if settings.theme == "finals" else exchanges
         shares = [WRITES.get(settings.theme, WRITES_ELSE), exchanges, *weights.values()]
-        for kind in r.choices(kinds, shares, k=settings.steps):
+        closing = settings.theme == "finals"
+        steps = settings.steps * 2 // 3 if closing else settings.steps  # a round is many events
+        for step, kind in enumerate(r.choices(kinds, shares, k=steps)):
             at += r.choice(STEPS_MS.get(settings.theme, STEPS_MS_ELSE))
-            if kind == "partition" and r.random() < 0.2:
+            if kind == "partition" and not closing and r.random() < 0.2:
                 events.append(self._partition(at, 25 * HOUR_MS))
                 at += r.choice((1, 10 * HOUR_MS, 26 * HOUR_MS))
                 continue
+            if closing and step == steps // 3:
+                at += CLOSING_MS
+            if closing and kind == "entries" and 3 * step > steps:
+                # Most windows are closed by then: what comes late comes now and then.
+                kind = r.choice(("entries", "certify", "certify", "round"))  # noqa: PLW2901
             events += self._event(kind, at)
         return sorted([*events, *self._later], key=lambda event: event.at)
 
@@ -296,8 +206,6 @@ class _Script:
                 return [ev.Damage(at, place, r.getrandbits(30))]
             case "sketch":
                 return [ev.Sketch(at, place, r.randrange(4), r.randint(1, 9))]
-            case "score":
-                return [ev.Score(at, place, r.choice(MEMBERS), r.randint(1, 50))]
             case _:
                 return self._fault(kind, at, place)
 
@@ -313,6 +221,14 @@ class _Script:
                 return [ev.Keep(at, place, r.choice((1, 5, 1_000)))]
             case "change":
                 return [self._entries.change(at, place)]
+            case "certify":
+                return [ev.Keep(at, place), ev.Certify(at, place, r.choice((1, 2, 3, 8, 20)))]
+            case "round":  # everybody calls everybody, and does what can be done then
+                return self._round(at)
+            case "override":
+                return self._overrides(at, place)
+            case "partition" if self._settings.theme == "finals":
+                return [self._partition(at, r.choice((200, 1_000, 3_000)))]
             case "partition":
                 length_ms = r.choice((200, 3_000, 1_200_000, 2_400_000, 5_400_000))
                 if r.random() < 0.4:
@@ -324,6 +240,29 @@ class _Script:
                 return [ev.Keep(at, place), ev.ClockJump(at + 1, place, off_ms), late]
             case _:
                 return None
+
+    def _round(self, at: int) -> list[Event]:
+        found: list[Event] = []
+        for each in range(self._places):
+            found += [self._exchange(at + each, each) for _ in range(self._places)]
+            later, moves = at + 70 + each, self._r.choice((0, 1, 3, 8))
+            found += [ev.Keep(later, each), ev.Certify(later, each, moves)]
+        return found
+
+    def _overrides(self, at: int, place: int) -> Sequence[Event]:
+        """One override, or two at once by different agents that leave out different ones."""
+        r, everyone = self._r, frozenset(range(self._settings.agents))
+        board = r.choice(("laps", "clicks", "runs"))
+        size = r.choice((0, 1, 1, 1, 2)) % len(everyone)
+        without = frozenset(r.sample(sorted(everyone), size))
+        found: list[Event] = [ev.Override(at, place, board, without)]
+        if r.random() < 0.4:
+            other = r.choice(sorted(everyone))
+            rest = everyone - without if r.random() < 0.5 else frozenset({place})
+            found.append(ev.Override(at, other, board, rest))
+        if without and r.random() < 0.5:
+            found.append(ev.Partition(at, at + r.choice((1_000, 4_000)), without))
+        return found
 
     def _fault(self, kind: str, at: int, place: int) -> Sequence[Event]:
         r = self._r

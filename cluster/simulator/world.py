@@ -72,7 +72,7 @@ class World:
         self.places = [
             Place(i, f"a{i}", settings.skews_ms[i], f"redis {i}") for i in range(settings.agents)
         ]
-        self.finals = Finals(settings, self.places, self.seen)
+        self.finals = Finals(self.places, self.seen)
         self.faults = Faults(
             settings,
             agent_type,
@@ -142,8 +142,10 @@ class World:
                 keeping.moderate(agent, event, now_ms, self.seen)
             case ev.Contrary():
                 self._contrary(agent, event, now_ms)
-            case ev.Score():
-                self.problems += self.finals.score(agent, event, now_ms)
+            case ev.Certify():
+                self.certify(event.place, event.moves)
+            case ev.Override():
+                self.finals.override(agent, event, now_ms)
             case ev.Sketch():
                 self.sketches.write(agent, event, now_ms)
             case _:
@@ -155,6 +157,12 @@ class World:
             clocks = now_ms, self.clock(event.other)
             keeping.contrary(agent, other, event, clocks, self.actors, self.seen)
             self.changed(event.other)
+
+    def certify(self, index: int, moves: int) -> bool:
+        """Let an agent make moves towards finals; whether it made any."""
+        place, places = self.places[index], range(len(self.places))
+        cut = {other: self.cut(index, other) or self.cut(other, index) for other in places}
+        return self.finals.move(place, self.clock(index), moves, cut)
 
     def _change(self, agent: SimulatedAgent, event: ev.Change, now_ms: int) -> None:
         operation: Operation
@@ -338,15 +346,12 @@ class World:
         self.history.committed(place.name, max(place.told_ms, self.clock(index)), own)
         if agent is None:
             return
-        wrote = list(own)
-        self.problems += self.finals.step(place, agent, self.clock(index))
-        own, disk.own_rows = disk.own_rows, []
-        self.history.committed(place.name, max(place.told_ms, self.clock(index)), own)
         changed, disk.changed = disk.changed, []
         problems, disk.problems = disk.problems, []
         if changed and self.settings.keeps:
             problems += self.keyed.problems_of(place.name, changed, disk.values())
-            problems += keeping.written_problems(agent, wrote, self.clock(index))
+            problems += keeping.written_problems(agent, own, self.clock(index))
+            problems += self.finals.problems(place, agent, own)
         exempt = self.faults.twins
         problems += invariants.stamp_problems(changed, self.history)
         problems += self._claims[index].problems(agent, self.history, exempt)

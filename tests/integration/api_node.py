@@ -30,6 +30,7 @@ from agent.api.clock import ManualClock
 from agent.api.services import Services
 from agent.api.table import OPENAPI
 from agent.beginning import mint_identity
+from agent.certifying.certifier import Certifier
 from agent.commit import CommitQueue
 from agent.committer import Commit, Committer
 from agent.config import Config, parse
@@ -39,6 +40,7 @@ from agent.gossip.leaving import Leaving
 from agent.gossip.link import Link
 from agent.gossip.peers import Peers
 from agent.gossip.secrets import Secrets
+from agent.keeping import Keeper
 from agent.operation import Announce, Complete, Merge, Merged
 from agent.projection.connection import RankClient
 from agent.projection.embedded import EmbeddedValkey
@@ -104,14 +106,14 @@ class Api:
         url = URL(self.url + path, encoded=True)
         async with self.session.request(method, url, data=data, headers=sent) as response:
             content = await response.read()
-            found = response.headers["Content-Type"].split(";")[0]
+            found = response.headers.get("Content-Type", "").split(";")[0]
             decoded: Any = content
             if found.endswith("json"):
                 decoded = json.loads(content) if content else None
             elif found == "application/msgpack":
                 decoded = msgspec.msgpack.decode(content)
             answer = Answer(response.status, dict(response.headers), decoded)
-        if decoded is not None:
+        if decoded is not None and answer.status != 304:
             check_documented(method, path, answer)
         return answer
 
@@ -180,13 +182,46 @@ async def echo(message: bytes) -> tuple[int, str, bytes]:
     return 200, "application/octet-stream", message
 
 
+async def nobody_has_it(_space: bytes, _hash: bytes, _number: int) -> bytes | None:
+    """Stands for gossip: there is no other agent that could have a final's rows."""
+    return None
+
+
+async def _begin(queue: CommitQueue) -> None:
+    queue.start()
+    await queue.submit(Announce("eu", "http://127.0.0.1:1"))
+    await queue.submit(Complete())  # what gossip finds out where there are no others
+
+
+class Heard(list[Callable[[Commit], None]]):
+    """Whoever is told of each commit."""
+
+    def __call__(self, commit: Commit) -> None:
+        for listener in self:
+            listener(commit)
+
+
+async def _serve(services: Services) -> tuple[web.ServerRunner, str]:
+    """A server on a free port, and its URL."""
+    runner = web.ServerRunner(make_server(services))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
 @asynccontextmanager
 async def running_api(
-    folder: Path, redis_url: str = "", clock: ManualClock | None = None, **auth: str
+    folder: Path,
+    redis_url: str = "",
+    clock: ManualClock | None = None,
+    *,
+    keeps: bool = False,
+    **auth: str,
 ) -> AsyncIterator[Api]:
     """An agent without gossip, its socket open, until the end of the block.
 
-    It has a Valkey of its own, unless it is told of another one.
+    It has a Valkey of its own, unless it is told of another one. `keeps`: it closes windows,
+    certifies their finals and collects them.
     """
     config = config_of(folder, **auth)
     server = EmbeddedValkey(folder, 0)
@@ -197,14 +232,9 @@ async def running_api(
     store = SqliteStore(path, Identity("test", "eu-1", "eu", *mint_identity(now_ms(), 0)))
     store.begin(nonce=7)
     readers = Readers(path)
-    heard: list[Callable[[Commit], None]] = []
-
-    def tell(commit: Commit) -> None:
-        for listener in heard:
-            listener(commit)
-
+    heard = Heard()
     boards_own = None if clock is None else clock.now_ms
-    queue = CommitQueue(Committer(store, mint_identity), boards_own or now_ms, tell)
+    queue = CommitQueue(Committer(store, mint_identity), boards_own or now_ms, heard)
     reads, writes = RankClient(redis_url, 2.0, 8), RankClient(redis_url, 2.0, 2)
     plain = Redis.from_url(redis_url)
     projector = Projector(
@@ -213,6 +243,8 @@ async def running_api(
     peers = Peers(config, Secrets(config.ring.secret_file, time.monotonic), queue, readers, now_ms)
     peers.refused["replay"] = 1
     leaving = Leaving(peers)
+    keeper = Keeper(queue, readers, path, boards_own or now_ms, 0.05)
+    certifier = Certifier(queue, readers, lambda: True, nobody_has_it, 0.05)
     services = Services(
         config=config,
         queue=queue,
@@ -223,22 +255,21 @@ async def running_api(
         answer=echo,
         peers=peers,
         leaving=leaving,
+        keeper=keeper,
+        certifier=certifier,
         clock=clock,
     )
     heard += [services.counts.committed, leaving.committed, projector.committed]
-    queue.start()
-    await queue.submit(Announce("eu", "http://127.0.0.1:1"))
-    await queue.submit(Complete())  # what gossip finds out where there are no others
-    runner = web.ServerRunner(make_server(services))
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    heard += [keeper.committed, certifier.committed] if keeps else []
+    await _begin(queue)
+    runner, url = await _serve(services)
     try:
         async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session:
-            projecting = tasks.create_task(projector.run())
+            parts = [projector, services.live, *((keeper, certifier) if keeps else ())]
+            running = [tasks.create_task(part.run()) for part in parts]
             yield Api(url, session, queue, readers, plain, services, clock, peers.links)
-            projecting.cancel()
+            for task in running:
+                task.cancel()
     finally:
         await runner.cleanup()
         await queue.stop()

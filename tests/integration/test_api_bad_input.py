@@ -336,7 +336,7 @@ async def test_bad_query(api: Api, method: str, path: str, names: str) -> None:
 
 LATER = [
     ("GET", "/v1/boards/s/live"),
-    ("GET", "/v1/boards/s/windows/all/final"),
+    ("GET", "/v1/boards/s/windows/all/finals"),
     ("GET", "/v1/explain/s/m"),
     ("GET", "/v1/counters/"),
     ("GET", "/v1/counters/a/b"),

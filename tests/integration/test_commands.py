@@ -20,6 +20,11 @@ class Line:
     def __init__(self, url: str) -> None:
         self._url = url
 
+    @staticmethod
+    def run(*arguments: str) -> Result:
+        """Run a command that asks no agent."""
+        return CliRunner().invoke(main, arguments)
+
     async def call(self, *arguments: str) -> Result:
         """Run a command on a thread: it has an event loop of its own."""
         line = [*arguments, "--url", self._url]
@@ -51,6 +56,8 @@ async def test_windows_and_keys_on_the_command_line() -> None:
         shown = await says("board", "show", "fans")
         assert "zone Europe/Berlin, grace 10m, keep 8d" in shown
         assert "open: week:" in shown
+        await says("board", "define", "h", "--rule", "sum", "--window", "hour,certify=false")
+        assert "no finals" in await says("board", "show", "h")
         assert "next reset: 20" in shown
         assert "fans, week:" in await says("top", "fans", "--window", "week")
         assert "unknown_window, 404" in (await call("top", "fans", "--window", "day")).stderr

@@ -198,6 +198,15 @@ def answer(*members: dict[str, Any], **more: Any) -> dict[str, Any]:
         "identity": {**identity, **more.pop("identity", {})},
         "alarms": [],
         "refuses": {},
+        "finals": {
+            "pending": 0,
+            "waiting": {},
+            "fetching": 0,
+            "disagreeing": 0,
+            "late": 0,
+            "conflicts": 0,
+            "trouble": "",
+        },
         "leaving": None,
         "joining": [],
         "members": [member("eu"), *members],
@@ -350,3 +359,15 @@ def test_a_roster_is_read_and_checked() -> None:
         seat[place] = bad
         with pytest.raises(ExchangeRefused):
             unpack_roster(roster(*seat))
+
+
+def test_what_waits_to_be_certified_is_said() -> None:
+    quiet = answer()["finals"]
+    assert "certified" not in shown(answer())
+    waiting = {"us": 3, "ap": 1}
+    busy = {**quiet, "pending": 3, "waiting": waiting, "fetching": 1, "late": 2, "trouble": "full"}
+    text = shown(answer(finals=busy))
+    assert "3 closed windows not certified here yet; waits for us (3), ap (1)" in text
+    assert "the rows of 1 final are being fetched" in text
+    assert "2 finals of which something came later" in text
+    assert "certifying waits: full" in text
