@@ -19,6 +19,7 @@ from agent.crdt.cell import Key, Row
 from agent.crdt.slot import Kind
 from agent.crdt.total import Total
 from agent.errors import DamagedCell, Indefinite, Refused, StoreError, Unavailable
+from agent.late import shelved
 from agent.limits import INT64_MAX
 from agent.operation import (
     Announce,
@@ -253,7 +254,8 @@ class Committer:
             return [answer]
         if isinstance(run[0], Shelve | Discard):
             self._store.uncertain = False
-            return [BoardChanged(self._store.shelve(run[0]))]
+            kept = shelved(run[0], self.state) if isinstance(run[0], Shelve) else run[0]
+            return [BoardChanged(self._store.shelve(kept))]
         if isinstance(run[0], Repair):
             self._forget()  # the file is what is repaired, and it may not hold what was read
         outcome = self._run(run, now_ms)

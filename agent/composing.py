@@ -18,6 +18,7 @@ from agent.gossip.repair import Repairer
 from agent.gossip.roster import roster_handler
 from agent.gossip.snapshots import Shelf
 from agent.keeping import Keeper
+from agent.projection.patrol import Patrol
 from agent.projection.projector import Projector
 from agent.projection.rank_store import RankStore
 from agent.projection.status import Phase
@@ -76,6 +77,25 @@ def keeping(
         peers.config.keeping.interval_s,
         clock_off_ms=peers.clock_off_ms if clock is None else lambda: 0,
         shown=shown,
+    )
+
+
+def patrolling(
+    parts: AsyncExitStack, peers: Peers, rank_store: RankStore, projector: Projector
+) -> Patrol:
+    """What compares Redis with SQLite all the time, with readers of its own."""
+    config = peers.config
+    readers = Readers(config.agent.data_dir / DATABASE)
+    parts.callback(readers.close)
+    return Patrol(
+        readers,
+        rank_store.reads,
+        projector,
+        lambda: peers.queue.state,
+        peers.now_ms,
+        round_s=config.projection.patrol_s,
+        scan_s=config.projection.scan_s,
+        expires=config.agent.clock == "system" and not config.agent.clock_shift_ms,
     )
 
 

@@ -19,6 +19,7 @@ from agent.crdt.cell import Key
 from agent.crdt.slot import Kind
 from agent.draft import Draft
 from agent.errors import Conflict
+from agent.late import changed_since
 from agent.state import State
 
 VERSIONS_MAX = 2 ** (8 * VERSION_BYTES) - 1
@@ -69,8 +70,8 @@ def _said(state: State, operation: SayFinal) -> Key:
 def _say(draft: Draft, operation: SayFinal) -> bool:
     state, space = draft.state, operation.space
     if operation.lsn is not None:
-        touched = max(state.touched.get(space, 0), state.touched_floor)
-        if touched > operation.lsn or any(key[0] == space for key in draft.rows):
+        touched = changed_since(state, space, operation.lsn)
+        if touched or any(key[0] == space for key in draft.rows):
             return False
     key = _said(state, operation)
     current = draft.value(key)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from agent.boards.catalog import Placed
 from agent.boards.definition import Definition
 from agent.boards.final_rows import standing_digest
+from agent.boards.finals import Shelve
 from agent.boards.marks import place_of
 from agent.boards.standing import (
     Standing,
@@ -41,6 +42,18 @@ def with_late(outcome: Outcome, loaded: WorkingSet) -> Outcome:
     if len(touched) > TOUCHED_MAX:
         touched, floor = {}, state.lsn
     return replace(outcome, late=late, state=replace(state, touched=touched, touched_floor=floor))
+
+
+def changed_since(state: State, space: bytes, lsn: int) -> bool:
+    """Whether a window that this agent has closed may have changed after an lsn."""
+    return max(state.touched.get(space, 0), state.touched_floor) > lsn
+
+
+def shelved(operation: Shelve, state: State) -> Shelve:
+    """The operation, told whether the live standings may differ from what it completes."""
+    if operation.lsn is None or operation.late:
+        return operation
+    return replace(operation, late=changed_since(state, operation.space, operation.lsn))
 
 
 def _closed(state: State, space: bytes) -> Placed | None:

@@ -29,7 +29,14 @@ from agent.api.services import Services
 from agent.beginning import begin, mint_identity
 from agent.commit import CommitQueue
 from agent.committer import Commit, Committer
-from agent.composing import answering_calls, certifying, keeping, projecting, repairing
+from agent.composing import (
+    answering_calls,
+    certifying,
+    keeping,
+    patrolling,
+    projecting,
+    repairing,
+)
 from agent.config import Config, load
 from agent.crdt import hybrid_clock
 from agent.errors import ConfigError, Indefinite, Refused, StoreError, Unavailable
@@ -171,6 +178,7 @@ async def _run(config: Config) -> None:
         keeper = keeping(parts, peers, clock, projector)
         peers.dropping = keeper.dropping
         certifier, finals = certifying(parts, peers, client, clock)
+        patrol = patrolling(parts, peers, rank_store, projector)
         shelf = Shelf(peers, folder / DATABASE, now_ms, config.agent.disk_free_min_bytes)
         answering = answering_calls(peers, limits, shelf, ranges, finals)
         services = Services(
@@ -187,6 +195,7 @@ async def _run(config: Config) -> None:
             auditor=auditor,
             keeper=keeper,
             certifier=certifier,
+            patrol=patrol,
             clock=clock,
         )
         listeners += [
@@ -202,10 +211,10 @@ async def _run(config: Config) -> None:
         await parts.enter_async_context(_serving(services, listening))
         log.info("agent is up", agent=config.name, ring=config.ring.name, url=config.advertise)
         async with asyncio.TaskGroup() as loops:
-            parts_running = (projector, gossip, rank_store, shelf, repairer, auditor)
-            running = (*parts_running, keeper, certifier, services.live)
+            parts_running = (projector, gossip, rank_store, shelf, repairer, auditor, keeper)
             watching = queue.watch(), readers.watch(), _watch_disk(config, queue)
-            for loop in (*watching, *(part.run() for part in running)):
+            serving = certifier.run(), services.live.run(), patrol.run()
+            for loop in (*watching, *(part.run() for part in parts_running), *serving):
                 loops.create_task(loop)
             loops.create_task(_end_when_left(services.leaving))
             loops.create_task(_announce_again(config, queue, announced))

@@ -20,6 +20,7 @@ from cluster.commands.chaos import chaos
 from cluster.commands.demo import demo
 from cluster.commands.erasing import erase
 from cluster.commands.final import final
+from cluster.commands.rebuild import rebuild
 from cluster.commands.results import results, retract
 from cluster.commands.ring import ring
 from cluster.commands.scores import add, counter, rank, score, top
@@ -77,6 +78,7 @@ COMMANDS = (
     final,
     import_rows,
     rank,
+    rebuild,
     restore,
     results,
     retract,

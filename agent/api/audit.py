@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from agent.api.audit_report import Part, Report, Wish
 from agent.api.bodies import Decoder
@@ -53,12 +56,32 @@ class AuditPart(msgspec.Struct):
     skipped: str
 
 
+class PatrolAnswer(msgspec.Struct):
+    """The audit in the background: a part of every window in Redis, round after round.
+
+    `round_ended_at` and `scan_ended_at` (of every member, once a day) are null before the first.
+    `differences` were found since the start; `repaired` members were written anew, `refilled`
+    windows filled anew. `recent` are the newest differences, in words.
+    """
+
+    rounds: int
+    scans: int
+    windows: int
+    members: int
+    differences: int
+    repaired: int
+    refilled: int
+    round_ended_at: str | None
+    scan_ended_at: str | None
+    recent: list[str]
+
+
 class AuditAnswer(msgspec.Struct):
     """The newest audit of this process.
 
     `state`: `never`, `running`, `done` or `failed` (`error` says why). `progress` is from 0 to 1,
     `step` what is looked at now. `found` and `mended` count all differences; the first ones are
-    listed.
+    listed. `background` is there where one is shown and Redis is compared all the time.
     """
 
     state: str
@@ -74,6 +97,7 @@ class AuditAnswer(msgspec.Struct):
     boards: list[AuditPart]
     differences: list[DifferenceAnswer]
     error: str
+    background: PatrolAnswer | UnsetType = UNSET
 
 
 _request: Decoder[AuditRequest] = Decoder(AuditRequest)
@@ -101,7 +125,21 @@ async def start_audit(call: Call) -> web.Response:
 async def show_audit(call: Call) -> web.Response:
     """GET /v1/audit."""
     auditor = call.services.auditor
-    return call.answer(answer_of(Report() if auditor is None else auditor.report))
+    answer = answer_of(Report() if auditor is None else auditor.report)
+    patrol = call.services.patrol
+    if patrol is not None:
+        counts, report = asdict(patrol.counts), patrol.report
+        answer.background = PatrolAnswer(
+            **counts,
+            round_ended_at=_at(report.round_ended_ms),
+            scan_ended_at=_at(report.scan_ended_ms),
+            recent=list(report.recent),
+        )
+    return call.answer(answer)
+
+
+def _at(ms: int | None) -> str | None:
+    return None if ms is None else rfc3339(ms)
 
 
 def answer_of(report: Report) -> AuditAnswer:

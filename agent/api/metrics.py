@@ -18,6 +18,7 @@ from agent.gossip.link import PeerStatus
 from agent.gossip.mending import RepairCounts
 from agent.gossip.repair import DIVERGED_TIMES
 from agent.keeping import KeepingCounts, KeepingStatus
+from agent.projection.patrol import PatrolCounts
 from agent.projection.status import Phase
 
 PEER_COUNTS = ("exchanges", "failures", "bytes_sent", "bytes_received")
@@ -138,6 +139,16 @@ class AgentCollector(Collector):
         yield _gauge("tallyring_projection_behind_seconds", behind, status.behind_s)
         filling = "Boards of which a window is being filled."
         yield _gauge("tallyring_projection_filling", filling, len(status.boards_rebuilding))
+        done = "Members of the windows being filled that are in place."
+        yield _gauge("tallyring_projection_filling_done", done, status.refill_done)
+        if status.refill_total is not None:
+            total = "Members of the windows being filled."
+            yield _gauge("tallyring_projection_filling_total", total, status.refill_total)
+        patrol = self._services.patrol
+        patrolled = PatrolCounts() if patrol is None else patrol.counts
+        for field in fields(patrolled):
+            count = getattr(patrolled, field.name)
+            yield _counter(f"tallyring_patrol_{field.name}", f"Patrol: {field.name}.", count)
         for field in fields(status.counts):
             count = getattr(status.counts, field.name)
             yield _counter(f"tallyring_projection_{field.name}", f"Projector: {field.name}.", count)

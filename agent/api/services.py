@@ -27,6 +27,7 @@ from agent.gossip.peers import Peers
 from agent.gossip.repair import Repairer
 from agent.keeping import Keeper
 from agent.limits import PEER_ARRIVING_BYTES_MAX
+from agent.projection.patrol import Patrol
 from agent.projection.projector import Projector
 from agent.projection.reads import Ranks
 from agent.store.readers import Readers
@@ -43,6 +44,7 @@ class Services:
     repairer, auditor: what looks at cells again; None where there is no gossip.
     keeper: what keeps house; None where nothing does.
     certifier: what certifies finals; None where nothing does.
+    patrol: what compares Redis with the file all the time; None where nothing does.
     clock: where the time of entries is set by hand; None with the system's clock.
     rates: how many entries of one member are taken; by a clock that is never set by hand.
     registry: where /metrics collects; the routes add theirs when the application is made.
@@ -63,6 +65,7 @@ class Services:
     auditor: Auditor | None = None
     keeper: Keeper | None = None
     certifier: Certifier | None = None
+    patrol: Patrol | None = None
     clock: ManualClock | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     counts: Counts = field(default_factory=Counts)

@@ -251,6 +251,8 @@ class Shelve:
     chunks: (number from 0, bytes) each; one that is there already is replaced.
     members: how many rows there are in all, with the last chunks: then the final is complete.
     late: whether the live standings may differ from it already.
+    lsn: of the state that a copy of this agent's own standings was made of: they may differ where
+        the window has changed since.
     """
 
     space: bytes
@@ -258,6 +260,7 @@ class Shelve:
     chunks: tuple[tuple[int, bytes], ...]
     members: int | None = None
     late: bool = False
+    lsn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

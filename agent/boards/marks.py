@@ -10,8 +10,9 @@ agent, a mark names the newest window of a series of which all up to it are
 Each mark only moves on, so it is a cell like any other; ids of one series sort by time, so nobody
 needs a board's definition to compare them. An agent writes its close mark before anything that
 relies on it, and what it closed it never writes again: the mark is looked at in the transaction of
-every entry. (One whose file was lost may write the mark itself once more.) It acknowledges once its version vector covers the close marks of all members, and may
-collect once all have acknowledged (`due`).
+every entry. (One whose file was lost writes the mark once more, as its own new write: nobody will
+ever have read the rest of the lost log.) It acknowledges once its version vector covers the close
+marks of all members, and may collect once all have acknowledged (`due`).
 """
 
 from __future__ import annotations

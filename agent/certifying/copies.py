@@ -94,21 +94,22 @@ class Copies:
             if not fits(ordered.summed.total):
                 return None
             hash_ = await asyncio.to_thread(ordered.hash, key, Pace())
-            await self._keep(placed.space, hash_, ordered.rows(key), ordered.summed.members)
+            await self._keep(placed.space, hash_, ordered.rows(key), ordered.summed)
         finally:
             ordered.close()
         return Copied(hash_, ordered.summed.lsn)
 
     async def _keep(
-        self, space: bytes, hash_: bytes, rows: Iterator[FinalRow], members: int
+        self, space: bytes, hash_: bytes, rows: Iterator[FinalRow], copied: Summed
     ) -> None:
         number, kept = 0, 0
         while True:
             chunks = await asyncio.to_thread(_next_chunks, rows, number)
             kept += sum(count for _, _, count in chunks)
             parts = tuple((at, chunk) for at, chunk, _ in chunks)
-            complete = kept >= members
-            await self._queue.submit(Shelve(space, hash_, parts, members if complete else None))
+            complete = kept >= copied.members
+            members = copied.members if complete else None
+            await self._queue.submit(Shelve(space, hash_, parts, members, lsn=copied.lsn))
             if complete:
                 return
             number += len(chunks)

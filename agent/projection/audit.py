@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import NamedTuple, TypeAlias
 
 from agent.boards.catalog import Placed
@@ -30,7 +31,13 @@ from agent.projection.keys import (
     texts,
     watermark_in,
 )
-from agent.projection.source import Hides, derivation_of, read_members, read_standings
+from agent.projection.source import (
+    Hides,
+    count_ranked,
+    derivation_of,
+    read_members,
+    read_standings,
+)
 from agent.state import State
 from agent.store.readers import Readers
 from agent.store.snapshot import SqliteSnapshot
@@ -109,12 +116,14 @@ async def compare_window(
     *,
     page: int = 1_000,
     settle_s: float = SETTLE_S,
+    rest_s: float = 0.0,
 ) -> Comparison:
     """Compare a window of a board in use, page by page; nothing is changed.
 
     Args:
         state: this agent's state now: its log is compared, by its bans and erasures.
         page: how many cells, or members of Redis, are compared at a time.
+        rest_s: after each page.
 
     Raises:
         redis.exceptions.RedisError, OSError: Redis does not answer.
@@ -129,13 +138,77 @@ async def compare_window(
         members, after = await audit.stored(after, page)
         await audit.compare(members, found)
         found.members += len(members)
+        await asyncio.sleep(rest_s)
     cursor = -1
     while cursor != 0:
         cursor, members = await audit.ranked(max(cursor, 0), page)
         await audit.compare(members, found, strangers=True)
+        await asyncio.sleep(rest_s)
     # A window that began to be filled in the middle: nothing that was found is worth telling.
     unfit = await audit.unfit()
     return Comparison(found.board, found.window, skipped=unfit) if unfit else found
+
+
+class Counting(NamedTuple):
+    """How many members a window has in SQLite and in Redis, at one watermark."""
+
+    stored: int
+    ranked: int
+
+
+class Sampling:
+    """Compares a part of a window: the best members of either side, and some at random.
+
+    Args:
+        state: this agent's state now: its log is compared, by its bans and erasures.
+
+    All methods raise redis.exceptions.RedisError or OSError where Redis does not answer.
+    """
+
+    def __init__(
+        self,
+        readers: Readers,
+        client: RankClient,
+        placed: Placed,
+        state: Callable[[], State],
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self._audit = _Audit(readers, client, placed, state, settle_s)
+        self._client = client
+        self._placed = placed
+        self._key = board_key(placed.board.name, placed.window.id)
+
+    async def compare(self, top: int, sample: int, random: Random) -> Comparison:
+        """Compare the best `top` members, and `sample` at random, of which Redis has half."""
+        found = Comparison(self._placed.board.name, self._placed.window.id)
+        found.skipped = await self._audit.unfit()
+        if found.skipped:
+            return found
+        way = () if self._placed.scale.low else ("REV",)
+        best = await self._client.command("ZRANGE", self._key, 0, top - 1, *way)
+        some = await self._client.command("ZRANDMEMBER", self._key, sample // 2)
+        # And some of which SQLite knows, from anywhere: what Redis lacks is in none of its own.
+        start = random.choice([b"", *some])
+        stored, _ = await self._audit.stored(start, sample // 2)
+        members = [*dict.fromkeys([*best, *some, *stored[: sample // 2]])]
+        await self._audit.compare(members, found)
+        found.members = len(members)
+        unfit = await self._audit.unfit()
+        return Comparison(found.board, found.window, skipped=unfit) if unfit else found
+
+    async def count(self) -> Counting | None:
+        """The sizes of both sides; None where the watermark moves all the time."""
+        for _ in range(LOOKS):
+            before = await self._audit.watermark()
+            stored, lsn = await self._audit.size()
+            ranked = int(await self._client.command("ZCARD", self._key))
+            after = await self._audit.watermark()
+            if before is None or after is None or before.claim.log != self._audit.log:
+                return None
+            if before.lsn == after.lsn == lsn and before.batch == after.batch:
+                return Counting(stored, ranked)
+            await asyncio.sleep(LOOK_S)
+        return None
 
 
 class _Audit:
@@ -151,7 +224,7 @@ class _Audit:
         self._client = client
         self._placed = placed
         self._state = state
-        self._log = state().log
+        self.log = state().log
         self._settle_s = settle_s
         self._board = placed.board.name
         self._key = board_key(self._board, placed.window.id)
@@ -165,7 +238,7 @@ class _Audit:
         watermark = watermark_in(fields)
         if watermark is None:
             return "Redis is being filled"
-        if watermark.claim.log != self._log:
+        if watermark.claim.log != self.log:
             return f"agent {watermark.claim.agent!r} projects from another log"
         meta = texts(found)
         if meta.get(TENURE, "") != watermark.tenure or not fits(meta, self._placed):
@@ -272,18 +345,30 @@ class _Audit:
         """Wait until Redis includes my log up to `lsn`."""
         try:
             async with asyncio.timeout(self._settle_s):
-                while not self._includes(await self._watermark(), lsn):  # noqa: ASYNC110 -- moved from afar
+                while not self._includes(await self.watermark(), lsn):  # noqa: ASYNC110 -- moved from afar
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             return False
         return True
 
-    async def _watermark(self) -> Watermark | None:
+    async def size(self) -> tuple[int, int]:
+        """How many members SQLite says are in the set, and the lsn of that state."""
+        placed, state = self._placed, self._state()
+        hidden = frozenset(state.bans.hidden(self._board))
+        return await self._readers.read(
+            lambda snapshot: (
+                count_ranked(snapshot, placed, hidden, state.erased.closed),
+                snapshot.newest_lsn,
+            )
+        )
+
+    async def watermark(self) -> Watermark | None:
+        """The watermark as it is."""
         (fields,) = await self._client.hashes([WATERMARK_KEY])
         return watermark_in(fields)
 
     def _includes(self, watermark: Watermark | None, lsn: int) -> bool:
-        return watermark is not None and watermark.claim.log == self._log and watermark.lsn >= lsn
+        return watermark is not None and watermark.claim.log == self.log and watermark.lsn >= lsn
 
 
 def _expected(

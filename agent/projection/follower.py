@@ -18,7 +18,13 @@ from agent.projection.places import Places
 from agent.projection.recent import Recent
 from agent.projection.rulings import Rulings
 from agent.projection.scripts import Change
-from agent.projection.source import Changes, changes_of, read_changes
+from agent.projection.source import (
+    Changes,
+    Home,
+    changes_of,
+    read_changes,
+    read_projected,
+)
 from agent.projection.status import Counts
 from agent.projection.upkeep import Upkeep
 from agent.state import State
@@ -124,6 +130,25 @@ class Follower:
         for name in boards:
             for place in self.places.of(name):
                 self.places.refill(place, self._nonce(), change, serve=True)
+        if change:
+            await self._link.write(change)
+
+    async def mend(self, wanted: Mapping[PlaceId, Iterable[bytes]]) -> None:
+        """Write members of windows anew, as SQLite has them now."""
+        change = Change()
+        homes: list[Home] = []
+        for id_, members in wanted.items():
+            place = self.places.find(id_)
+            if place is None or place.derivation is not None:
+                continue
+            for member in members:
+                if self.places.knowledge.hides(member, id_[0]):
+                    self.places.take_out(place, member, change)
+                else:
+                    homes.append(Home(place.placed, member))
+        read = partial(read_projected, homes=homes)
+        found = await self._link.keep(partial(self._log.readers.read, read))
+        self.places.put(change, found)
         if change:
             await self._link.write(change)
 

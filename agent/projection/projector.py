@@ -10,7 +10,7 @@ filled and one to the search for leftover keys, so that none of them waits for a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn, assert_never
@@ -19,7 +19,6 @@ import structlog
 from redis.exceptions import RedisError
 
 from agent.boards.catalog import Placed
-from agent.boards.windows import is_sliding
 from agent.committer import Commit
 from agent.config import Config
 from agent.projection.beginning import Beginning
@@ -32,8 +31,10 @@ from agent.projection.link import RENEWALS, Link, Moved
 from agent.projection.place import Clock, PlaceId
 from agent.projection.recent import Recent
 from agent.projection.sentinel import restore_sentinel
+from agent.projection.source import is_computed
 from agent.projection.status import BoardState, Counts, Phase, Status
 from agent.projection.trouble import explain
+from agent.projection.wishes import Wishes
 from agent.state import State
 from agent.store.readers import Readers
 
@@ -46,6 +47,8 @@ GIVE_UP_S = 1.0  # for giving the lease up at the end
 
 class Projector:
     """Projects the log into Redis. `run` is its loop; the rest may be called beside it.
+
+    wishes: what others want written anew; see `repair`, `mend`, `rebuild`.
 
     Args:
         readers: snapshots of the agent's SQLite file.
@@ -86,7 +89,7 @@ class Projector:
         self._beginning = Beginning(self._link, self._log, self._counts, terms)
         self._patience = Patience(lease_s)
         self._follower: Follower | None = None
-        self._repairs: set[str] = set()
+        self.wishes = Wishes()
         self._phase = Phase.STARTING
         self._error = ""
         self._vv: Mapping[int, int] = {}  # while waiting: what another agent has projected
@@ -198,7 +201,15 @@ class Projector:
         """
         if self._phase != Phase.FOLLOWING:
             return False
-        self._repairs.add(board)
+        self.wishes.boards.add(board)
+        self._woken.set()
+        return True
+
+    def mend(self, board: str, window: str, members: Sequence[bytes]) -> bool:
+        """Have some members of a window written anew, soon; as `repair`."""
+        if self._phase != Phase.FOLLOWING:
+            return False
+        self.wishes.add_members((board, window), members)
         self._woken.set()
         return True
 
@@ -213,7 +224,7 @@ class Projector:
         """As `repair`, of all boards."""
         if self._phase != Phase.FOLLOWING or self._follower is None:
             return False
-        self._repairs.update(name for name, _ in self._follower.places.ids())
+        self.wishes.boards.update(name for name, _ in self._follower.places.ids())
         self._woken.set()
         return True
 
@@ -221,19 +232,10 @@ class Projector:
         if self.state_of(*place) != BoardState.READY:
             return False
         if self._phase == Phase.WAITING:
-            if self._is_computed(*place):
+            if is_computed(self._log.state().catalog, *place):
                 return False
             return stamp is not None and self._vv.get(stamp[0], 0) >= stamp[1]
         return self._follower is not None and self._follower.includes(place, lsn, stamp)
-
-    def _is_computed(self, board: str, window: str) -> bool:
-        found = self._log.state().catalog.find(board)
-        trend = (
-            found is not None
-            and found.definition is not None
-            and (found.definition.rule == "trend")
-        )
-        return trend or is_sliding(window)
 
     # --- the loop --------------------------------------------------------------------------
 
@@ -320,10 +322,7 @@ class Projector:
                 await self._link.rename_log(log)
                 self._projected_log = log
             busy = not await self._catch_up(follower)
-            if self._repairs:
-                repairs = sorted(self._repairs)
-                await follower.repair(repairs)
-                self._repairs.difference_update(repairs)
+            await self.wishes.fulfil(follower)
             if self._due():
                 await self._restore_sentinel()
                 await follower.look_for_lost()

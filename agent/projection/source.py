@@ -21,9 +21,10 @@ from agent.boards.standing import (
     standing_of_total,
 )
 from agent.boards.tally import MemberKey
+from agent.boards.windows import is_sliding
 from agent.crdt.cell import Row
 from agent.crdt.slot import Kind
-from agent.crdt.total import Total, contribution
+from agent.crdt.total import NEVER_MS, Total, contribution
 from agent.exchange import VersionVector
 from agent.projection.knowledge import FOLLOWED
 from agent.store.snapshot import SqliteSnapshot
@@ -280,6 +281,28 @@ def read_projected(snapshot: SqliteSnapshot, homes: Sequence[Home]) -> list[Proj
     return found
 
 
+def count_ranked(
+    snapshot: SqliteSnapshot,
+    placed: Placed,
+    hidden: frozenset[bytes],
+    erased: Callable[[bytes], bool],
+) -> int:
+    """How many members a window's set should have.
+
+    Args:
+        hidden: who is banned on the board. erased: whether a name was.
+    """
+    definition, space = placed.board.definition, placed.space
+    assert definition is not None
+    if definition.results:
+        count = snapshot.count_totals(space, NEVER_MS)
+    else:
+        count = snapshot.count_members(space, TOTAL_MEMBERS_MAX)
+    away = [name for name in hidden if not erased(name)]
+    standings = read_standings(snapshot, placed, away)
+    return count - sum(standing is not None for standing in standings)
+
+
 Derivation: TypeAlias = Literal["trend", "sliding"]
 
 
@@ -290,3 +313,10 @@ def derivation_of(placed: Placed) -> Derivation | None:
     if definition.rule == "trend":
         return "trend"
     return "sliding" if placed.window.name.startswith("last:") else None
+
+
+def is_computed(catalog: Catalog, board: str, window: str) -> bool:
+    """Whether a window, by its id, is computed now and then."""
+    found = catalog.find(board)
+    definition = None if found is None else found.definition
+    return (definition is not None and definition.rule == "trend") or is_sliding(window)

@@ -266,6 +266,14 @@ class SqliteSnapshot:
         )
         return int(found.fetchone()[0])
 
+    def count_totals(self, space: bytes, without_ms: int) -> int:
+        """How many members of a space have a row in `totals` that was reached at another time."""
+        found = self._db.execute(
+            "SELECT count(*) FROM totals WHERE space = ? AND reached_ms <> ?",
+            (self._space_id(space), without_ms),
+        )
+        return int(found.fetchone()[0])
+
     def spaces(self) -> list[bytes]:
         """All spaces, in the order of their bytes."""
         return [space for (space,) in self._db.execute("SELECT space FROM spaces ORDER BY space")]

@@ -166,7 +166,7 @@ class Mover:
         for number in range(last + 1):
             chunk = pack_chunk(rows[number * CHUNK_ROWS : (number + 1) * CHUNK_ROWS])
             whole = members if number == last else None
-            self._prepare(Shelve(space, hash_, ((number, chunk),), whole))
+            self._prepare(Shelve(space, hash_, ((number, chunk),), whole, lsn=lsn))
 
         def copied() -> None:
             window.copied = {digest: (hash_, lsn)}

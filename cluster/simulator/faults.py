@@ -124,7 +124,10 @@ class Faults:
         answers, refused = confirmations(me, ring, seeds, place.index, ask)
         if refused:
             self.seen[f"not admitted: {refused}"] += 1
-            place.gone = "removed" if refused == "removed" else place.gone
+            if refused == "removed":
+                place.gone = "removed"
+                self.history.disk_lost(self.disks())
+                self.lost = True
             return False
         r = Random(f"boot {chance}")
         why = begin(

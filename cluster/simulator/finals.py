@@ -299,8 +299,10 @@ class Finals:
 
     def unfinished(self, agent: SimulatedAgent) -> list[str]:
         """After healing: everybody has certified everything, holds it, and lists what came late."""
-        found, cells = [], agent.disk.values()
-        members = members_of(agent.state)
+        found: list[str] = []
+        if agent.closed == "removed":  # it takes part in nothing, whoever still knows of that
+            return found
+        cells, members = agent.disk.values(), members_of(agent.state)
         # Who was removed, and whose removal was lost with a disk, is waited for until an override.
         there = {p.name for p in self._places if p.agent and p.agent.closed != "removed"}
         spaces = {key[1] for key in cells if key[0] == plain.MARKS and key[2][:1] in b"Zo"}

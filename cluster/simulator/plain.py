@@ -285,6 +285,11 @@ class Gone:
     def __bool__(self) -> bool:
         return bool(self._collected or self._ids)
 
+    @property
+    def names_erased(self) -> bool:
+        """Whether any name was erased."""
+        return bool(self._ids)
+
     def erased(self, name: bytes) -> bool:
         """Whether a name was erased."""
         if name not in self._names:

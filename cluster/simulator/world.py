@@ -33,6 +33,7 @@ from cluster.simulator.sketch import Sketches
 
 LATE_MS = 1_000
 DUPLICATES_KEPT_MAX = 60
+MOVES_KEPT = 12  # towards finals, each time an agent does its housekeeping
 
 
 class World:
@@ -138,6 +139,8 @@ class World:
                     self.seen["unknown kind"] += 1
             case ev.Keep():
                 keeping.keep(agent, event.cells_max, now_ms, self.seen)
+                if self.settings.theme != "finals":  # there it has events of its own
+                    self.certify(event.place, MOVES_KEPT)
             case ev.Moderate():
                 keeping.moderate(agent, event, now_ms, self.seen)
             case ev.Contrary():

@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.integration.fault_rig import eventually
 from tests.integration.regions_rig import NOON, REGIONS, Regions, path, three_regions
 from tests.integration.ties_rig import Board, entry_of, everywhere, in_api, shown, shows, write_all
-from tests.property.tie_oracle import Rules, Said
+from tests.property.tie_oracle import ALL_START_MS, Rules, Said
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -160,14 +160,14 @@ def ranges() -> list[tuple[str, Rules]]:
 
 async def test_ticks_of_all_sizes_and_names_within_one(regions: Regions) -> None:
     steps = {"C": 3, "a": 2, "b": 1, "é": 0, "1s": 1_003, "2s": 2_000, "1m": 60_000}
-    early = {"long ago": -ONE_YEAR_2000_MS - 1, "in 1999": -1, "in 2000": 0}
+    early = {"long ago": -ALL_START_MS - 1, "in 1999": -1, "in 2000": 0}
     boards = []
     for name, rules in ranges():
         said: dict[str, list[Said]] = {region: [] for region in REGIONS}
         for place, (member, step_ms) in enumerate(steps.items()):
             said[REGIONS[place % 3]].append(Said(member, 7, NOON_MS + step_ms))
         for member, step_ms in early.items():
-            said["b"].append(Said(member, 7, ONE_YEAR_2000_MS + step_ms))
+            said["b"].append(Said(member, 7, ALL_START_MS + step_ms))
         boards.append(Board(name, rules, "all", said))
     for board in boards:
         await define(regions, board)
@@ -181,9 +181,6 @@ async def test_ticks_of_all_sizes_and_names_within_one(regions: Regions) -> None
     minutes = next(board for board in boards if board.name == "tick-60000-low-first")
     in_one_minute = ["1s", "2s", "C", "a", "b", "é", "1m"]  # by their bytes, the lesser first
     assert [line.member for line in minutes.lines()][3:] == in_one_minute
-
-
-ONE_YEAR_2000_MS = 946_684_800_000
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -207,7 +204,7 @@ async def test_a_total_is_as_old_as_its_last_rise(regions: Regions, order: str, 
 
 @pytest.mark.parametrize("order", ORDERS)
 async def test_totals_beyond_what_redis_carries(regions: Regions, order: str) -> None:
-    """What regions add that do not know of each other goes beyond the range: it ranks at its end."""
+    """Regions that are parted carry totals beyond what was allowed: those rank at the limit."""
     rules = Rules("sum", order, "first", score=(-100, 100))
     said = {
         "a": [Said("x", 100, minute(1)), Said("y", 90, minute(3)), Said("z", 50, minute(9))],

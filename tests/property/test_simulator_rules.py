@@ -49,8 +49,10 @@ CAUGHT: dict[str, tuple[str, int]] = {
     "1": ("windows", 0),
     "F": ("boards", 0),
     "M": ("finals", 2),
-    "G": ("finals", 481),
+    "G": ("finals", 12),
     "K": ("finals", 2),
+    "2": ("finals", 1),
+    "6": ("finals", 10),
     "N": ("identity", 8),
     "Z": ("identity", 24),
 }
