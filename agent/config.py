@@ -133,9 +133,9 @@ class ProjectionSection:
     # The same for the windows of `trend` boards, which are small.
     trend_s: float = 5.0
     # How often a part of every window in Redis is compared with SQLite: its size, the best 100
-    # members and 1,000 others. 0: never. Lower: damage is found sooner.
+    # members and 1,000 others. Lower: damage is found sooner; higher: it costs less.
     patrol_s: float = 60.0
-    # How often every member of every window is compared. 0: never.
+    # How often every member of every window is compared.
     scan_s: float = 86_400.0
 
 

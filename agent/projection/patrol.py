@@ -77,8 +77,8 @@ class Patrol:
         projector: what fills it, and mends it.
         state: this agent's state now.
         now_ms: the system's clock.
-        round_s: how long a round lasts; 0: there are none.
-        scan_s: how often every member is compared; 0: never.
+        round_s: how long a round lasts.
+        scan_s: how often every member is compared.
         expires: whether keys are given their end: not with a clock of the boards' own.
     """
 
@@ -109,8 +109,6 @@ class Patrol:
 
     async def run(self) -> None:
         """Go on patrol for ever."""
-        if not self._round_s:
-            return
         while True:
             began = time.monotonic()
             windows = self._windows()
@@ -121,7 +119,7 @@ class Patrol:
             if windows:
                 self.counts.rounds += 1
                 self.report.round_ended_ms = self._now_ms()
-            if self._scan_s and time.monotonic() >= self._scan_at:
+            if time.monotonic() >= self._scan_at:
                 self._scan_at = time.monotonic() + self._scan_s
                 await self._guarded(self.scan())
             await asyncio.sleep(max(0.01, began + self._round_s - time.monotonic()))
