@@ -19,6 +19,7 @@ from cluster.commands.certify import certify
 from cluster.commands.chaos import chaos
 from cluster.commands.demo import demo
 from cluster.commands.erasing import erase
+from cluster.commands.explain import explain
 from cluster.commands.final import final
 from cluster.commands.rebuild import rebuild
 from cluster.commands.results import results, retract
@@ -75,6 +76,7 @@ COMMANDS = (
     counter,
     demo,
     erase,
+    explain,
     final,
     import_rows,
     rank,

@@ -302,7 +302,9 @@ class Ending:
                 problems += keeping.member_problems(agent, cells, now_ms, forgets=forgets)
             problems += world.sketches.problems(agent)
             if world.settings.keeps:
-                problems += world.finals.unfinished(agent)
+                problems += world.finals.unfinished(
+                    agent, min(map(world.clock, range(len(self._places))))
+                )
                 problems += final_rows.name_problems(agent, cells)
             problems += score_problems(agent, history)
             problems += Claims().problems(agent, history, world.faults.twins)

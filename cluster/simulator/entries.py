@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from msgspec.structs import replace as replace_spec
+
 from agent.boards.definition import Definition
 from agent.boards.windows import WindowSpec
 from cluster.simulator import events as ev
@@ -36,8 +38,15 @@ _KEYED = tuple(
         (ALL, _HOURS[2]),
     )
 )
+# Of so many windows no finals are made: that has a theme of its own.
 _WINDOWED = tuple(
-    (hour, *rest) for hour in _HOURS for rest in ((), (_DAYS[0],), (_DAYS[1],), (ALL,))
+    (replace_spec(hour, certify=False), *rest)
+    for hour in _HOURS
+    for rest in (
+        (),
+        *((replace_spec(day, certify=False),) for day in _DAYS),
+        (ALL,),
+    )
 )
 _CLOSING = tuple(
     WindowSpec("hour", grace=grace, keep=keep)

@@ -297,8 +297,11 @@ class Finals:
 
     # --- at the end ------------------------------------------------------------------------
 
-    def unfinished(self, agent: SimulatedAgent) -> list[str]:
-        """After healing: everybody has certified everything, holds it, and lists what came late."""
+    def unfinished(self, agent: SimulatedAgent, least_ms: int) -> list[str]:
+        """After healing: everybody has certified everything, holds it, and lists what came late.
+
+        least_ms: the time by the clock that is furthest behind: what is open there is not closed.
+        """
         found: list[str] = []
         if agent.closed == "removed":  # it takes part in nothing, whoever still knows of that
             return found
@@ -316,7 +319,7 @@ class Finals:
                 continue
             if told is None or told.version < final.version:
                 # Of erased names alone nothing is left, so there is nothing to certify.
-                if any(key[0] == space for key in cells):
+                if any(key[0] == space for key in cells) and _is_over(agent, space, least_ms):
                     found.append(f"{agent.name} knows no certificate of {window}")
                 continue
             if self._rows_are_lost(space, told):
@@ -348,3 +351,10 @@ class Finals:
         if conflict != any(len(hashes) > 1 for hashes in by_version.values()):
             return [f"{agent.name}: a conflict is {conflict} with {by_version}"]
         return []
+
+
+def _is_over(agent: SimulatedAgent, space: bytes, now_ms: int) -> bool:
+    """Whether a window takes nothing more, by this time."""
+    placed = agent.state.catalog.placed(space)
+    definition = None if placed is None else placed.board.definition
+    return definition is None or plain.times_of(definition, plain.split(space)[1])[0] <= now_ms

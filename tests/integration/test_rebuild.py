@@ -79,7 +79,7 @@ class Readers:
         async with Redis.from_url(self._agent.redis_url) as redis:
             while not self.stop.is_set():
                 await self._look(redis)
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0)
 
     async def _look(self, redis: Redis) -> None:
         try:

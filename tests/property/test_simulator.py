@@ -25,8 +25,9 @@ from cluster.commands.simulate import simulate as command
 from cluster.simulator import events as ev
 from cluster.simulator import simulate
 from cluster.simulator.report import play, shortest
-from cluster.simulator.script import THEMES, script_of, settings_of
+from cluster.simulator.script import script_of, settings_of
 from cluster.simulator.soak import soak
+from cluster.simulator.themes import THEMES
 
 SEEDS = int(os.environ.get("TALLYRING_SIM_SEEDS", "40"))
 BLOCKS = 10
@@ -57,7 +58,10 @@ FAULTS = {
     "cell mended",
     "cells dropped",
     "cells erased",
+    "came after a final",
+    "certificate adopted",
     "certified",
+    "certified without somebody",
     "chunk behind a gap",
     "clock jump",
     "clone admitted",
@@ -69,6 +73,8 @@ FAULTS = {
     "deaf",
     "definition overruled",
     "erase done",
+    "final fetched",
+    "frozen",
     "incarnation renewed",
     "joined",
     "joined by snapshot",
@@ -82,9 +88,12 @@ FAULTS = {
     "lift done",
     "member erased refused",
     "move",
+    "name taken out of a final",
     "name forgotten",
     "not admitted: removed",
     "not admitted: twin",
+    "override",
+    "override of a final",
     "partition",
     "partition of 25 h",
     "push for another process",
@@ -105,13 +114,13 @@ FAULTS = {
     "request twice",
     "restart",
     "restore",
-    "result for the next window",
     "result known",
-    "result refused: incomplete",
     "retract done",
     "rollback",
     "set back, and not noticed by anybody",
+    "sum compared",
     "tail",
+    "thawed",
     "transfer cut",
     "twin met",
     "twin noticed by a peer",
@@ -220,7 +229,8 @@ def test_every_event_is_told_as_a_sentence() -> None:
         "Damage",
         "Keep",
         "Moderate",
-        "Score",
+        "Certify",
+        "Override",
     }
 
 

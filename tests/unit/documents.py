@@ -19,6 +19,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 # What differs from run to run: of these fields only the type is compared.
 VARYING = frozenset(
     {
+        "lsn",
         "next",
         "position",
         "max_lag_ms",
