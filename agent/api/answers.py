@@ -221,6 +221,35 @@ class OverruledDefinition(msgspec.Struct):
     members: int
 
 
+class FieldChange(msgspec.Struct):
+    """A field of a definition, as it was and as it is."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+class OverruledEntry(msgspec.Struct):
+    """What a member has under a definition that was overruled."""
+
+    member: str
+    score: int
+    reached_at: str | None
+
+
+class OverruledEntriesAnswer(msgspec.Struct):
+    """Entries that were counted under an overruled definition, by member; they show on no page.
+
+    `next`: go on after this name; null at the end.
+    """
+
+    board: str
+    agent: str
+    window: str
+    entries: list[OverruledEntry]
+    next: str | None
+
+
 class BoardAnswer(msgspec.Struct):
     """A board in force.
 
@@ -228,7 +257,7 @@ class BoardAnswer(msgspec.Struct):
     agent that took the last change, null for a built-in board. `score` is the range in force.
     `windows` is in the order of the definition. `overruled` is there where one board is shown;
     `changed` (whether it differs from before) and `preview` (nothing was stored) where one is
-    defined or reset.
+    defined or reset, `changes` (field by field) where a definition takes the place of another.
     """
 
     board: str
@@ -240,6 +269,7 @@ class BoardAnswer(msgspec.Struct):
     windows: list[WindowOfBoard]
     overruled: list[OverruledDefinition] | UnsetType = UNSET
     changed: bool | UnsetType = UNSET
+    changes: list[FieldChange] | UnsetType = UNSET
     preview: bool | UnsetType = UNSET
 
 

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import web
 
-from agent.api.answers import BoardAnswer, BoardsAnswer, OverruledDefinition, RetiredAnswer
+from agent.api.answers import (
+    BoardAnswer,
+    BoardsAnswer,
+    FieldChange,
+    FullDefinition,
+    OverruledDefinition,
+    OverruledEntriesAnswer,
+    OverruledEntry,
+    RetiredAnswer,
+)
 from agent.api.bodies import Decoder
 from agent.api.route import Call
 from agent.api.showing import full, windows_of
 from agent.boards import definition as definitions
 from agent.boards.catalog import Board, Overruled
-from agent.boards.change import define, next_version
+from agent.boards.change import define, next_version, reset
 from agent.boards.definition import Definition, ScoreRange
+from agent.boards.entry import name_bytes, rfc3339
 from agent.boards.scale import check_budget
+from agent.boards.standing import standing_of
 from agent.crdt import hybrid_clock
 from agent.crdt.cell import Row
 from agent.crdt.space import BOARD_NAME
-from agent.errors import Malformed
+from agent.crdt.total import NEVER_MS
+from agent.errors import Malformed, NotFound
 from agent.operation import BoardChanged, Define, Reset, Retire
 from agent.store.snapshot import SqliteSnapshot
 
+PAGE_CELLS = 1_000
 OVERRULED_MEMBERS_MAX = 10_001  # a count beyond this says "many", and stays cheap
 _definition: Decoder[Definition] = Decoder(Definition)
 
@@ -35,10 +49,11 @@ async def define_board(call: Call) -> web.Response:
     definition = _checked(*await call.body())
     if call.query["preview"]:
         return _preview(call, name, definition)
+    before = _definition_of(call, name)
     receipt = await call.services.queue.submit(Define(name, definition))
     assert isinstance(receipt.answer, BoardChanged)
     board = receipt.state.catalog.board(name)
-    return _changed(call, _shown(call, board), changed=receipt.answer.changed)
+    return _changed(call, _shown(call, board), before, changed=receipt.answer.changed)
 
 
 def _preview(call: Call, name: str, definition: Definition) -> web.Response:
@@ -51,7 +66,8 @@ def _preview(call: Call, name: str, definition: Definition) -> web.Response:
         for key, value in define(state.catalog, state.agent, name, definition, hlc)
     ]
     board = state.catalog.with_rows(rows).board(name)
-    return _changed(call, _shown(call, board), changed=planned is not None, preview=True)
+    before, changed = _definition_of(call, name), planned is not None
+    return _changed(call, _shown(call, board), before, changed=changed, preview=True)
 
 
 async def reset_board(call: Call) -> web.Response:
@@ -60,8 +76,18 @@ async def reset_board(call: Call) -> web.Response:
     definition = None
     if call.request.can_read_body:
         definition = _checked(*await call.body())
+    before = _definition_of(call, name)
+    if call.query["preview"]:
+        state = call.services.queue.state
+        hlc = hybrid_clock.tick(state.hlc, call.services.board_now_ms())
+        rows = [
+            Row(*key, *value, state.inc, state.seq + 1)
+            for key, value in reset(state.catalog, state.agent, name, definition, hlc)
+        ]
+        board = state.catalog.with_rows(rows).board(name)
+        return _changed(call, _shown(call, board), before, preview=True)
     receipt = await call.services.queue.submit(Reset(name, definition))
-    return _changed(call, _shown(call, receipt.state.catalog.board(name)))
+    return _changed(call, _shown(call, receipt.state.catalog.board(name)), before)
 
 
 async def retire_board(call: Call) -> web.Response:
@@ -89,6 +115,63 @@ async def show_board(call: Call) -> web.Response:
             lambda snapshot: _overruled(snapshot, board.overruled)
         )
     return call.answer(answer)
+
+
+async def list_overruled(call: Call) -> web.Response:
+    """GET /v1/boards/{board}/overruled/{agent}/entries."""
+    services, query = call.services, call.query
+    board = services.queue.state.catalog.board(call.board_name())
+    agent = call.path("agent")
+    lost = next((its for its in board.overruled if its.agent == agent), None)
+    if lost is None:
+        raise NotFound(
+            "unknown_agent",
+            f"agent: no definition of board {board.name!r} by {agent[:80]!r} is overruled",
+            hint="GET /v1/boards/{board} lists those that are",
+        )
+    window, space = _window_of(lost, query["window"], services.board_now_ms())
+    after = b"" if query["after"] is None else name_bytes(query["after"], "after")
+    limit, definition = query["limit"], lost.definition
+
+    def read(snapshot: SqliteSnapshot) -> tuple[list[OverruledEntry], str | None]:
+        found: list[OverruledEntry] = []
+        last = after
+        while len(found) < limit:
+            page = snapshot.members_after(space, last, PAGE_CELLS)
+            if not page:
+                return found, None
+            for name, slots in page:
+                standing = standing_of(definition, slots)
+                last = name
+                if standing is not None:
+                    reached = None if standing.reached_ms == NEVER_MS else standing.reached_ms
+                    at = None if reached is None else rfc3339(reached)
+                    shown = name.decode(errors="replace")
+                    found.append(OverruledEntry(shown, standing.score, at))
+                if len(found) == limit:
+                    break
+        return found, last.decode(errors="replace")
+
+    entries, following = await services.readers.read(read)
+    return call.answer(OverruledEntriesAnswer(board.name, agent, window, entries, following))
+
+
+def _window_of(lost: Overruled, text: str | None, now_ms: int) -> tuple[str, bytes]:
+    """A window of an overruled definition: its id, and its space.
+
+    Raises:
+        NotFound: (`unknown_window`)
+    """
+    names = [series.name for series, shown in lost.definition.counted() if shown]
+    for (series, shown), prefix in zip(lost.definition.counted(), lost.prefixes, strict=True):
+        wanted = names[0] if text is None else text
+        if not shown:
+            continue
+        window = series.at(now_ms) if series.name == wanted else series.window(wanted)
+        if window is not None:
+            return window.id, prefix + window.id.encode()
+    hint = f"its windows: {', '.join(names)}"
+    raise NotFound("unknown_window", f"window: the definition has none {text!r}", hint=hint)
 
 
 def _checked(data: bytes, media: str) -> Definition:
@@ -123,10 +206,28 @@ def _members(snapshot: SqliteSnapshot, its: Overruled) -> int:
     return max(counts, default=0)
 
 
+def _definition_of(call: Call, name: str) -> FullDefinition | None:
+    """A board's definition in force; None where it has none."""
+    board = call.services.queue.state.catalog.find(name)
+    return None if board is None or board.definition is None else full(board.definition)
+
+
 def _changed(
-    call: Call, answer: BoardAnswer, *, changed: bool = True, preview: bool = False
+    call: Call,
+    answer: BoardAnswer,
+    before: FullDefinition | None,
+    *,
+    changed: bool = True,
+    preview: bool = False,
 ) -> web.Response:
     answer.changed = changed
+    if before is not None and before != answer.definition:
+        was, now = msgspec.to_builtins(before), msgspec.to_builtins(answer.definition)
+        answer.changes = [
+            FieldChange(field, was[field], value)
+            for field, value in now.items()
+            if was[field] != value
+        ]
     answer.preview = preview
     return call.answer(answer)
 

@@ -94,6 +94,9 @@ class AgentCollector(Collector):
         yield _gauge("tallyring_lsn", "Newest local change.", state.lsn)
         yield _gauge("tallyring_cells", "Cells stored.", queue.cells)
         yield _gauge("tallyring_boards", "Boards known, retired ones included.", len(state.catalog))
+        overruled = sum(len(board.overruled) for board in state.catalog)
+        text = "Definitions that lost against others, with entries of their own."
+        yield _gauge("tallyring_boards_overruled", text, overruled)
         yield _gauge("tallyring_facts", "Keys of entries remembered.", state.facts)
         late = "Entries that came after their keys were collected: they may count twice."
         yield _counter("tallyring_late_facts", late, counts.late_facts)

@@ -27,6 +27,7 @@ _PART_SUMMARIES = {
     "key": "the result's key, percent-encoded UTF-8 (a slash as %2F)",
     "name": "the counter's name, percent-encoded UTF-8 (a slash as %2F)",
     "window": "the window's id",
+    "agent": "an agent's name",
 }
 
 

@@ -26,7 +26,7 @@ from agent.api import (
     windows,
 )
 from agent.api.final_routes import FINAL_ROUTES, GENERATION
-from agent.api.member_routes import MEMBER_ROUTES
+from agent.api.member_routes import MEMBER_ROUTES, NAME_AFTER
 from agent.api.openapi import document
 from agent.api.route import Call, Query, Route
 from agent.api.top import PAGE_ENTRIES_MAX
@@ -206,7 +206,18 @@ ROUTES: tuple[Route, ...] = (
         answers.BoardAnswer,
         (Definition,),
         body_required=False,
+        query=(PREVIEW,),
         codes=("unknown_board", "board_conflict", "out_of_range", "tie_budget", *CLOSED_CODES),
+    ),
+    Route(
+        "GET",
+        "/v1/boards/{board}/overruled/{agent}/entries",
+        boards.list_overruled,
+        "read",
+        "What was counted under a definition that was overruled, by member.",
+        answers.OverruledEntriesAnswer,
+        query=(WINDOW, NAME_AFTER, LIMIT),
+        codes=("unknown_board", "unknown_window", "unknown_agent"),
     ),
     Route(
         "GET",

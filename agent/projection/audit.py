@@ -196,6 +196,12 @@ class Sampling:
         unfit = await self._audit.unfit()
         return Comparison(found.board, found.window, skipped=unfit) if unfit else found
 
+    async def differ(self, members: Sequence[bytes]) -> bool:
+        """Whether any of these members differs."""
+        found = Comparison(self._placed.board.name, self._placed.window.id)
+        await self._audit.compare(members, found)
+        return found.count > 0
+
     async def count(self) -> Counting | None:
         """The sizes of both sides; None where the watermark moves all the time."""
         for _ in range(LOOKS):

@@ -50,6 +50,7 @@ class Filler:
         self._clock = clock
         self._included = included
         self._sweep_at: int | None = 0
+        self._swept = False
         self.places = places
 
     async def fill(self) -> bool:
@@ -172,8 +173,17 @@ class Filler:
                 self._counts.computed += 1
                 self._deriving.computed(place, filling.at_ms)
 
+    def sweep_again(self) -> None:
+        """Begin to look through all keys once more, unless that is going on."""
+        if self._sweep_at is None:
+            self._sweep_at = 0
+
     async def sweep(self) -> bool:
-        """Look through one slice of the keys for leftovers; returns whether there was one."""
+        """Look through one slice of the keys for leftovers.
+
+        Returns whether the next one is wanted at once: in the first pass, which looks for what a
+        crash has left. Later ones take a slice a turn, however many keys there are.
+        """
         if self._sweep_at is None:
             return False
         cursor, keys = await self._link.keys(self._sweep_at, BOARDS_PATTERN)
@@ -182,10 +192,12 @@ class Filler:
         for key in keys:
             if key not in own and not self.places.known(key):
                 change.unlink(key)
+                self._counts.leftovers += 1
         if change:
             await self._link.write(change)
         self._sweep_at = cursor or None
-        return True
+        self._swept = self._swept or not cursor
+        return not self._swept
 
 
 def _counted(snapshot: SqliteSnapshot, filling: Filling, names: list[bytes]) -> frozenset[bytes]:

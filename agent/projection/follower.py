@@ -124,18 +124,31 @@ class Follower:
     def _nonce(self) -> str:
         return f"{self._link.watermark.batch:x}"
 
-    async def repair(self, boards: Iterable[str]) -> None:
-        """Begin to fill all windows of boards anew; they are served meanwhile."""
+    async def repair(self, boards: Iterable[str], windows: Iterable[PlaceId] = ()) -> None:
+        """Begin to fill windows, and all windows of boards, anew; they are served meanwhile."""
         change = Change()
+        wanted = [*map(self.places.find, windows)]
         for name in boards:
-            for place in self.places.of(name):
+            wanted += self.places.of(name)
+        for place in wanted:
+            if place is not None:
                 self.places.refill(place, self._nonce(), change, serve=True)
         if change:
             await self._link.write(change)
 
-    async def mend(self, wanted: Mapping[PlaceId, Iterable[bytes]]) -> None:
-        """Write members of windows anew, as SQLite has them now."""
+    async def mend(
+        self, wanted: Mapping[PlaceId, Iterable[bytes]], keys: Iterable[PlaceId] = ()
+    ) -> None:
+        """Write members of windows anew, as SQLite has them now.
+
+        Args:
+            keys: windows whose meta is written anew, and the end of their keys.
+        """
         change = Change()
+        for id_ in keys:
+            place = self.places.find(id_)
+            if place is not None and place.filling is None:
+                self.places.turns.describe(place, change)
         homes: list[Home] = []
         for id_, members in wanted.items():
             place = self.places.find(id_)

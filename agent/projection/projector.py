@@ -10,7 +10,7 @@ filled and one to the search for leftover keys, so that none of them waits for a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn, assert_never
@@ -29,6 +29,7 @@ from agent.projection.keys import Claim
 from agent.projection.lease import Patience
 from agent.projection.link import RENEWALS, Link, Moved
 from agent.projection.place import Clock, PlaceId
+from agent.projection.places import Places
 from agent.projection.recent import Recent
 from agent.projection.sentinel import restore_sentinel
 from agent.projection.source import is_computed
@@ -48,7 +49,7 @@ GIVE_UP_S = 1.0  # for giving the lease up at the end
 class Projector:
     """Projects the log into Redis. `run` is its loop; the rest may be called beside it.
 
-    wishes: what others want written anew; see `repair`, `mend`, `rebuild`.
+    wishes: what others want written anew; see `repair`, `rebuild`.
 
     Args:
         readers: snapshots of the agent's SQLite file.
@@ -89,13 +90,13 @@ class Projector:
         self._beginning = Beginning(self._link, self._log, self._counts, terms)
         self._patience = Patience(lease_s)
         self._follower: Follower | None = None
-        self.wishes = Wishes()
         self._phase = Phase.STARTING
         self._error = ""
         self._vv: Mapping[int, int] = {}  # while waiting: what another agent has projected
         self._projected_log: int | None = None  # the id of my log when I last moved the watermark
         self._behind_since_s: float | None = None
         self._woken = asyncio.Event()
+        self.wishes = Wishes(self._woken.set)
         self._moved = asyncio.Event()
         self._waiters = 0
         self._asked = asyncio.Event()
@@ -201,17 +202,13 @@ class Projector:
         """
         if self._phase != Phase.FOLLOWING:
             return False
-        self.wishes.boards.add(board)
-        self._woken.set()
+        self.wishes.add_boards([board])
         return True
 
-    def mend(self, board: str, window: str, members: Sequence[bytes]) -> bool:
-        """Have some members of a window written anew, soon; as `repair`."""
-        if self._phase != Phase.FOLLOWING:
-            return False
-        self.wishes.add_members((board, window), members)
-        self._woken.set()
-        return True
+    @property
+    def places(self) -> Places | None:
+        """The windows in Redis, to look at; None while this agent does not fill it."""
+        return self._follower.places if self._follower is not None and self.follows else None
 
     def windows(self, board: str) -> list[Placed]:
         """The windows of a board that follow the log here; none while this agent does not."""
@@ -224,8 +221,7 @@ class Projector:
         """As `repair`, of all boards."""
         if self._phase != Phase.FOLLOWING or self._follower is None:
             return False
-        self.wishes.boards.update(name for name, _ in self._follower.places.ids())
-        self._woken.set()
+        self.wishes.add_boards(name for name, _ in self._follower.places.ids())
         return True
 
     def _includes(self, place: PlaceId, lsn: int | None, stamp: tuple[int, int] | None) -> bool:

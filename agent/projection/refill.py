@@ -116,6 +116,17 @@ class Turns:
             change.persist(place.key)
             change.persist(place.meta)
 
+    def describe(self, place: Place, change: Change) -> None:
+        """Add the steps that write a complete place's meta anew, and the end of its keys."""
+        fields = meta_of(place.placed) | {TENURE: self.tenure}
+        if place.included is not None:
+            fields[AS_OF] = as_of_text(place.included.as_of)
+        change.unlink(place.meta)
+        change.fields(place.meta, fields)
+        if place.expires_ms(self._clock) is None:
+            change.persist(place.key)
+        self.expire(place, change)
+
     def add(self, place: Place, key: str, pairs: list[bytes], change: Change) -> None:
         """Add the steps that set members' scores in a set of a place."""
         change.add(key, pairs)

@@ -36,6 +36,7 @@ class Counts:
     computed: windows put in place that are computed now and then: sliding ones and trends.
     take_overs: of what another agent or another log of this agent had projected.
     lost: windows whose keys were missing in Redis, and which were filled anew for that.
+    leftovers: keys removed that belonged nowhere: what a crash has left, or others have written.
     mismatches: changes refused because the watermark was not what was expected.
     failures: turns that ended with an error of Redis.
     """
@@ -49,6 +50,7 @@ class Counts:
     computed: int = 0
     take_overs: int = 0
     lost: int = 0
+    leftovers: int = 0
     mismatches: int = 0
     failures: int = 0
 

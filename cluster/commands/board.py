@@ -11,7 +11,16 @@ from rich.table import Table
 
 from agent.boards.definition import Order, Rule, Ties
 from agent.limits import SCORE_MAX
-from cluster.commands.call import Api, Command, CommandError, api_options, segment, some, table
+from cluster.commands.call import (
+    Api,
+    Command,
+    CommandError,
+    api_options,
+    plain,
+    segment,
+    some,
+    table,
+)
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would happen, change nothing.")
 
@@ -176,6 +185,30 @@ def retire(api: Api, name: str, dry_run: bool) -> None:
     api.show(answer, lambda: f"{name}: retired")
 
 
+@board.command(short_help="What was counted under a definition that lost.")
+@click.argument("name")
+@click.argument("agent")
+@click.option("--window", help="Its name or id. Default: the first one of that definition.")
+@click.option("--after", help="Go on after this member.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000))
+@api_options
+def overruled(
+    api: Api, name: str, agent: str, window: str | None, after: str | None, limit: int
+) -> None:
+    """Show what was counted on the board NAME under the definition of AGENT, which lost."""
+    path = f"/v1/boards/{segment(name)}/overruled/{segment(agent)}/entries"
+    answer = api.get(path, window=window, after=after, limit=limit)
+    api.show(answer, lambda: _lost(answer))
+
+
+def _lost(answer: dict[str, Any]) -> Table:
+    made = table("member", ">score", "reached")
+    made.title = f"{answer['board']}, {answer['window']}, as {answer['agent']} had defined it"
+    for line in answer["entries"]:
+        made.add_row(plain(line["member"]), str(line["score"]), line["reached_at"] or "")
+    return made
+
+
 def _would(api: Api, name: str, what: str) -> None:
     """Say what a command would do to a board that exists."""
     known = api.get(f"/v1/boards/{segment(name)}")
@@ -230,7 +263,8 @@ def _one(answer: dict[str, Any]) -> Table:
     for lost in answer["overruled"]:
         made.add_row(
             f"overruled: by {lost['agent']}",
-            f"version {lost['version']}, {some(lost['members'], 'member')}:"
+            f"version {lost['version']}, {some(lost['members'], 'member')}, of which nothing is"
+            f" lost: 'tallyring board overruled {answer['board']} {lost['agent']}';"
             f" {json.dumps(lost['definition'])}",
         )
     return made
@@ -280,4 +314,10 @@ def _changed(answer: dict[str, Any], dry_run: bool) -> str:
     would = "would be " if dry_run else ""
     what = f"{would}changed" if answer["changed"] else "as it was: nothing to change"
     version = f"generation {answer['generation']}, version {answer['version']}"
-    return f"{answer['board']}: {what} ({version})"
+    lines = [f"{answer['board']}: {what} ({version})"]
+    if dry_run:
+        lines += [
+            f"  {its['field']}: {json.dumps(its['before'])} -> {json.dumps(its['after'])}"
+            for its in answer.get("changes", ())
+        ]
+    return "\n".join(lines)

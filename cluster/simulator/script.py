@@ -114,6 +114,9 @@ def settings_of(
         limits = ChunkLimits(
             limits.rows_max + 40, limits.bytes_max + 3_000, limits.scanned_max + 80
         )
+    skews_ms = tuple(r.choice(skews) for _ in range(count))
+    if about != "finals":
+        r.randint(20, 45)  # so that what is drawn after it stays what it was
     return Settings(
         seed=seed,
         agents=count,
@@ -122,7 +125,7 @@ def settings_of(
         ring=ring,
         loss=loss,
         limits=limits,
-        skews_ms=tuple(r.choice(skews) for _ in range(count)),
+        skews_ms=skews_ms,
         acquainted=about == "finals" or r.random() < 0.6,
         calm=about in KEPT_THEMES and r.random() < 0.3,
         omit=omit,

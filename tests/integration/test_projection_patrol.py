@@ -52,7 +52,7 @@ async def patrolled(
 async def round_of(agent: Rig, patrol: Patrol) -> None:
     """One round over all windows."""
     for placed in agent.projector.windows("points"):
-        assert await patrol.look_at(placed) is not None
+        assert await patrol.look_at("points", placed.window.id) is not None
 
 
 async def test_nothing_is_told_where_nothing_differs(
@@ -119,7 +119,7 @@ async def test_banned_members_and_results_taken_back_are_no_difference(
         await agent.serving({name: its for name, its in scores.items() if name != banned})
         for board in ("points", "kept"):
             for placed in agent.projector.windows(board):
-                found = await patrol.look_at(placed)
+                found = await patrol.look_at(board, placed.window.id)
                 assert found is not None
                 assert found.count == 0
         assert patrol.counts.differences == 0
@@ -130,27 +130,95 @@ async def test_a_key_without_its_end_gets_it_back(server: EmbeddedValkey, tmp_pa
         agent.define("days", rule="sum", windows=(WindowSpec("day", keep="2d"),))
         agent.add("days", {"m": 1})
         await agent.projected("days", "day")
-        (placed, *_) = agent.projector.windows("days")
-        for key in (board_key("days", placed.window.id), meta_key("days", placed.window.id)):
+        (placed,) = agent.projector.windows("days")
+        window = placed.window.id
+        for key in (board_key("days", window), meta_key("days", window)):
             ends = int(await agent.client.command("PEXPIRETIME", key))
             assert ends > 0
             await agent.redis.persist(key)
-            await patrol.look_at(placed)
-            assert patrol.counts.refilled > 0
+            before = patrol.counts.keys
+            await patrol.look_at("days", window)
+            assert patrol.counts.keys == before + 1
+            assert int(await agent.client.command("PEXPIRETIME", key)) == ends
 
-            async def ends_again(key: str = key, ends: int = ends) -> bool:
-                return int(await agent.client.command("PEXPIRETIME", key)) == ends
 
-            await eventually(ends_again)
+async def test_a_key_that_should_not_end_does_not(server: EmbeddedValkey, tmp_path: Path) -> None:
+    async with patrolled(server, tmp_path / "eu", 10, "system") as (agent, patrol, scores):
+        await agent.redis.expire(KEY, 600)
+        await agent.redis.expire(meta_key("points", "all"), 600)
+        await round_of(agent, patrol)
+        assert (patrol.counts.differences, patrol.counts.keys) == (2, 1)
+        assert await agent.redis.ttl(KEY) == await agent.redis.ttl(meta_key("points", "all")) == -1
+        await agent.serving(scores)
+
+
+@pytest.mark.parametrize("name", ["b", "order", "generation", "epoch_ms", "tenure", "as_of"])
+async def test_a_changed_meta_is_found_and_written_anew(
+    server: EmbeddedValkey, tmp_path: Path, name: str
+) -> None:
+    async with patrolled(server, tmp_path / "eu", 10) as (agent, patrol, scores):
+        before = await agent.client.hashes([meta_key("points", "all")])
+        await agent.redis.hset(meta_key("points", "all"), name, "17")
+        await round_of(agent, patrol)
+        assert await agent.client.hashes([meta_key("points", "all")]) == before
+        assert (patrol.counts.differences, patrol.counts.keys) == (1, 1)
+        await agent.serving(scores)
+
+
+async def test_keys_of_computed_windows_are_looked_at_too(
+    server: EmbeddedValkey, tmp_path: Path
+) -> None:
+    async with patrolled(server, tmp_path / "eu", 10) as (agent, patrol, _):
+        agent.define("last", rule="sum", windows=(WindowSpec("last:7d"),), ties="member")
+        agent.add("last", {"m": 1})
+        meta = meta_key("last", "last:7d")
+
+        async def computed() -> bool:
+            place = agent.projector.places and agent.projector.places.find(("last", "last:7d"))
+            return bool(place and place.filling is None and place.members == 1)
+
+        await eventually(computed)
+        await patrol.look_at("last", "last:7d")
+        assert patrol.counts.differences == 0
+        await agent.redis.hset(meta, "b", "17")
+        await patrol.look_at("last", "last:7d")
+        assert (patrol.counts.differences, patrol.counts.keys) == (1, 1)
+        assert await agent.redis.hget(meta, "b") != b"17"
+
+
+async def test_keys_that_belong_nowhere_are_removed_within_a_round(
+    server: EmbeddedValkey, tmp_path: Path
+) -> None:
+    async with patrolled(server, tmp_path / "eu", 10) as (agent, patrol, scores):
+        # The first search for leftovers has ended when what was there before it is gone.
+        await eventually(lambda: _swept(agent))
+        strange = [f"{KEY}:new:abc", board_key("nothere", "all"), f"{KEY}:oldmeta"]
+        for key in strange:
+            await agent.redis.zadd(key, {"x": 1})
+        going = asyncio.create_task(patrol.run())
+        try:
+
+            async def gone() -> bool:
+                return not await agent.redis.exists(*strange)
+
+            await eventually(gone)
+        finally:
+            going.cancel()
+        assert agent.projector.status().counts.leftovers >= 3
+        await agent.serving(scores)
+
+
+async def _swept(agent: Rig) -> bool:
+    follower = agent.projector._follower
+    return follower is not None and follower.filler._swept
 
 
 async def test_it_rests_while_redis_is_filled_or_another_agent_projects(
     server: EmbeddedValkey, tmp_path: Path
 ) -> None:
     async with patrolled(server, tmp_path / "eu", 10) as (agent, patrol, _):
-        (placed,) = agent.projector.windows("points")
         agent.projector._phase = Phase.WAITING
-        assert await patrol.look_at(placed) is None
+        assert await patrol.look_at("points", "all") is None
         agent.projector._phase = Phase.FOLLOWING
 
 

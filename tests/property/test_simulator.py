@@ -35,7 +35,10 @@ OMISSION_SEEDS_MAX = 60
 # Few seeds that together have every kind of fault: the whole suite has to stay short.
 FAULT_SEEDS = (
     ("finals", 6),
+    ("finals", 1),
     ("finals", 20),
+    ("finals", 44),
+    ("finals", 140),
     ("disks", 93),
     ("identity", 115),
     ("identity", 234),
@@ -88,7 +91,6 @@ FAULTS = {
     "lift done",
     "member erased refused",
     "move",
-    "name taken out of a final",
     "name forgotten",
     "not admitted: removed",
     "not admitted: twin",
