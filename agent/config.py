@@ -135,7 +135,8 @@ class ProjectionSection:
     # How often a part of every window in Redis is compared with SQLite: its size, the best 100
     # members and 1,000 others. Lower: damage is found sooner; higher: it costs less.
     patrol_s: float = 60.0
-    # How often every member of every window is compared.
+    # How often every member of every window is compared, in step with the clock: by default each
+    # day at 03:00 UTC.
     scan_s: float = 86_400.0
 
 

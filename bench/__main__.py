@@ -14,6 +14,7 @@ import uvloop
 from rich.console import Console
 
 from bench import writes
+from bench.closing import closing
 from bench.figures import Figure, show
 from bench.fingerprints import fingerprints
 from bench.keys import keys
@@ -38,7 +39,7 @@ ON_ONE_AGENT: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "ranks": ranks,
     "refill": refill,
 }
-GROUPS = (*ON_ONE_AGENT, "merges", "fingerprints", "links")
+GROUPS = (*ON_ONE_AGENT, "closing", "merges", "fingerprints", "links")
 NEED_FILL = {"random", "ranks", "refill"}
 
 
@@ -53,6 +54,9 @@ async def run(folder: Path, scale: Scale, groups: set[str], console: Console) ->
                 if name in groups:
                     console.print(f"measuring {name} ...")
                     figures += await measure(made)
+    if "closing" in groups:
+        console.print("measuring closing ...")
+        figures += await closing(folder / "closing", scale)
     if "merges" in groups:
         console.print("measuring merges ...")
         figures += await asyncio.to_thread(merges, folder / "merges", scale)

@@ -60,8 +60,9 @@ class PatrolAnswer(msgspec.Struct):
     """The audit in the background: a part of every window in Redis, round after round.
 
     `round_ended_at` and `scan_ended_at` (of every member, once a day) are null before the first.
-    `differences` were found since the start; `repaired` members were written anew, `refilled`
-    windows filled anew. `recent` are the newest differences, in words.
+    `differences` were found since the start; `repaired` members were written anew, of `keys`
+    windows the meta or the end, and `refilled` windows were filled anew. `recent` are the newest
+    differences, in words.
     """
 
     rounds: int
@@ -70,6 +71,7 @@ class PatrolAnswer(msgspec.Struct):
     members: int
     differences: int
     repaired: int
+    keys: int
     refilled: int
     round_ended_at: str | None
     scan_ended_at: str | None

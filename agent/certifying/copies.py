@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
 import structlog
 
 from agent.boards.catalog import Placed
-from agent.boards.final_rows import (
-    CHUNK_ROWS,
-    FinalRow,
-    pack_chunk,
-)
+from agent.boards.erasures import Erasures
+from agent.boards.final_rows import CHUNK_ROWS, FinalRow, pack_chunk, without_names
 from agent.boards.finals import Certificate, Discard, Shelve
 from agent.boards.marks import name_of_space
 from agent.certifying.fetched import Fetched
@@ -94,13 +92,18 @@ class Copies:
             if not fits(ordered.summed.total):
                 return None
             hash_ = await asyncio.to_thread(ordered.hash, key, Pace())
-            await self._keep(placed.space, hash_, ordered.rows(key), ordered.summed)
+            await self._keep(placed.space, hash_, ordered.rows(key), ordered.summed, state.erased)
         finally:
             ordered.close()
         return Copied(hash_, ordered.summed.lsn)
 
     async def _keep(
-        self, space: bytes, hash_: bytes, rows: Iterator[FinalRow], copied: Summed
+        self,
+        space: bytes,
+        hash_: bytes,
+        rows: Iterator[FinalRow],
+        copied: Summed,
+        erased: Erasures,
     ) -> None:
         number, kept = 0, 0
         while True:
@@ -109,11 +112,26 @@ class Copies:
             parts = tuple((at, chunk) for at, chunk, _ in chunks)
             complete = kept >= copied.members
             members = copied.members if complete else None
-            await self._queue.submit(Shelve(space, hash_, parts, members, lsn=copied.lsn))
+            await self._shelve(Shelve(space, hash_, parts, members, lsn=copied.lsn), erased)
             if complete:
                 return
             number += len(chunks)
             await asyncio.sleep(REST_S)
+
+    async def _shelve(self, kept: Shelve, erased: Erasures) -> None:
+        """Keep chunks, without the names that were erased since `erased`.
+
+        One erased while they are written is taken out after it: the purge of its name may have
+        passed by before they were there.
+        """
+        while True:
+            current = self._queue.state.erased
+            if current is not erased:
+                kept = await asyncio.to_thread(_without_names, kept, current.closed)
+                erased = current
+            await self._queue.submit(kept)
+            if self._queue.state.erased is erased:
+                return
 
     async def get(self, space: bytes, told: Certificate) -> bool:
         """Fetch the rows of a certificate from others; whether all of them are here now.
@@ -121,7 +139,8 @@ class Copies:
         Raises:
             Refused, Indefinite: a part was not stored.
         """
-        fetched = Fetched(space, told, self._queue.state.erased.closed)
+        erased = self._queue.state.erased
+        fetched = Fetched(space, told, erased.closed)
         for number in range(fetched.last + 1):
             chunk = await self._fetch(space, told.hash, number)
             if chunk is None:
@@ -132,7 +151,7 @@ class Copies:
                 log.warning("a final is refused", window=name_of_space(space), why=str(error))
                 await self._discard_parts(space)
                 return False
-            await self._queue.submit(kept)
+            await self._shelve(kept, erased)
         return True
 
     async def _discard_parts(self, space: bytes) -> None:
@@ -196,6 +215,11 @@ def _late_reader(
         return differences(snapshot, placed, state.erased.closed, hidden, rows, Pace())
 
     return read
+
+
+def _without_names(kept: Shelve, erased: Callable[[bytes], bool]) -> Shelve:
+    chunks = tuple((at, without_names(chunk, erased) or chunk) for at, chunk in kept.chunks)
+    return replace(kept, chunks=chunks)
 
 
 def _next_chunks(rows: Iterator[FinalRow], number: int) -> list[tuple[int, bytes, int]]:

@@ -37,13 +37,20 @@ class AuditFailed(CommandError):
     type=click.IntRange(0, SHOWN_MAX),
     help="How many differences to list; all are counted.",
 )
+@click.option(
+    "--background", is_flag=True, help="Begin none: show what is found all the time in Redis."
+)
 @api_options
-def audit(api: Api, repair: bool, boards: tuple[str, ...], limit: int) -> None:
+def audit(api: Api, repair: bool, boards: tuple[str, ...], limit: int, background: bool) -> None:
     """Compare an agent's cells with the other agents', and with Redis.
 
     The exit code is 0 if nothing differs or all of it was mended, 1 if something differs, and 2 if
     not everything could be compared.
     """
+    if background:
+        found = api.get("/v1/audit")["background"]
+        api.show(found, lambda: _background(found))
+        return
     try:
         answer = _run(api, {"repair": repair, "boards": list(boards), "limit": limit})
     except CommandError as error:
@@ -102,6 +109,21 @@ def _differences(answer: dict[str, Any]) -> Table | str:
         note = f"\n{plain(each['note'])}" if each["note"] else ""
         made.add_row(each["kind"], Text(cell), Text(values), mended + note)
     return made
+
+
+def _background(found: dict[str, Any]) -> str:
+    round_at, scan_at = found["round_ended_at"] or "-", found["scan_ended_at"] or "-"
+    ended = (
+        f"{some(found['rounds'], 'round')}, the last at {round_at};"
+        f" every member: {some(found['scans'], 'time')}, the last at {scan_at}"
+    )
+    compared = (
+        f"compared {some(found['members'], 'member')} of {some(found['windows'], 'window')}:"
+        f" {some(found['differences'], 'difference')};"
+        f" written anew: {some(found['repaired'], 'member')}, the keys of"
+        f" {some(found['keys'], 'window')}; filled anew: {some(found['refilled'], 'window')}"
+    )
+    return "\n".join([ended, compared, *map(plain, found["recent"])])
 
 
 def _summary(answer: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from agent.boards.definition import Definition, check
 from agent.boards.entry import Entry
 from agent.boards.final_rows import FinalRow
-from agent.boards.finals import Certificate, Final, OverrideFinal, final_of
+from agent.boards.finals import Certificate, Final, OverrideFinal, Shelve, final_of
 from agent.boards.tally import Group
 from agent.boards.windows import WindowSpec
+from agent.commit import CommitQueue
 from agent.crdt.slot import Kind
 from agent.crdt.space import MARKS_SPACE
 from agent.operation import Define, Drop, Erase, SetBan, Write
@@ -269,7 +271,44 @@ async def test_an_older_file_that_is_put_back_fetches_the_rows_again(tmp_path: P
         put_back(ring, "c")
         c = await ring.start("c", put_back=True)
         assert await certified(ring) == told
-        assert c.certifier.counts.fetched == 1
+
+        async def fetched() -> bool:
+            return c.certifier.counts.fetched == 1
+
+        await until(fetched)
+
+
+async def test_a_name_erased_while_rows_are_fetched_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The purge of the name has passed by before the rows are there."""
+    submit = CommitQueue.submit
+    async with ring_of(tmp_path) as ring:
+        await with_cup(ring)
+        await writes_alone(ring, "c", scores(p=3, q=2))
+        await ring.start("c")
+        ring.clock.ms = CLOSED
+        await certified(ring)
+        await ring.stop("c")
+        put_back(ring, "c")
+
+        async def confirmed() -> bool:
+            found = ring.agents["c"].queue.state.erased.find(b"q")
+            return found is not None and "c" in found.confirmed
+
+        async def late(queue: CommitQueue, operation: Any) -> Any:
+            if isinstance(operation, Shelve) and not queue.state.erased.closed(b"q"):
+                await submit(queue, Erase(b"q", bytes(16)))
+                await until(confirmed)
+            return await submit(queue, operation)
+
+        monkeypatch.setattr(CommitQueue, "submit", late)
+        await ring.start("c", put_back=True)
+
+        async def nameless(agent: Agent) -> bool:
+            return [row.member for row in await rows(agent)] == [b"p", None]
+
+        await ring.all(nameless)
 
 
 async def test_a_window_is_collected_only_when_all_have_certified_it(tmp_path: Path) -> None:

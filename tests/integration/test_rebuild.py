@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from cluster.local_agent import LocalAgent
 from cluster.local_ring import LocalRing
 from tests.integration.fault_rig import answer, eventually, send
+from tests.integration.projection_rig import valkey
 
 MEMBERS = 100_000
 BATCH = 50
@@ -106,9 +107,16 @@ class Readers:
 
 async def test_no_half_board_whatever_happens(tmp_path: Path) -> None:
     timeout = aiohttp.ClientTimeout(total=20)
+    # A Redis of its own: an embedded one ends with its agent, and what was half filled with it.
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
-        LocalRing(("eu",), folder=tmp_path / "ring", settings=SETTINGS) as ring,
+        valkey(tmp_path / "valkey") as server,
+        LocalRing(
+            ("eu",),
+            folder=tmp_path / "ring",
+            settings=SETTINGS,
+            redis_urls={"eu": server.url},
+        ) as ring,
     ):
         agent = ring["eu"]
         await send(session, agent, "PUT", "/v1/boards/cup", BOARD)
@@ -124,6 +132,7 @@ async def test_no_half_board_whatever_happens(tmp_path: Path) -> None:
             await eventually(lambda: is_red(session, agent))
             await half(session, agent)
             ring.kill("eu")
+            await half_is_there(agent)
             await ring.start("eu")
             await eventually(lambda: is_ready(session, agent))
             page = await send(session, agent, "GET", "/v1/boards/cup/entries?limit=1")
@@ -163,6 +172,16 @@ async def half(session: aiohttp.ClientSession, agent: LocalAgent) -> None:
         return bool(filled) or (began and not said["boards"] and said["phase"] == "following")
 
     await eventually(there)
+
+
+async def half_is_there(agent: LocalAgent) -> None:
+    """The agent died in the middle: there is a part under new keys, and nothing that is served."""
+    async with Redis.from_url(agent.redis_url) as redis:
+        assert await redis.exists("lb:{s0}:wm:new") == 1
+        assert await redis.exists("lb:{s0}:wm", KEY, f"{KEY}:meta") == 0
+        new = cast("list[bytes]", await redis.keys("lb:*:new:*"))
+        sizes = [await redis.zcard(key.decode()) for key in new]
+        assert 0 < sum(sizes) < 2 * MEMBERS, sizes
 
 
 async def is_red(session: aiohttp.ClientSession, agent: LocalAgent) -> bool:
