@@ -58,7 +58,7 @@ async def round_of(agent: Rig, patrol: Patrol) -> None:
 async def test_nothing_is_told_where_nothing_differs(
     server: EmbeddedValkey, tmp_path: Path
 ) -> None:
-    async with patrolled(server, tmp_path / "eu") as (agent, patrol, scores):
+    async with patrolled(server, tmp_path / "eu") as (agent, patrol, _scores):
         await round_of(agent, patrol)
         assert patrol.counts.windows == 1
         assert patrols.SAMPLE // 2 <= patrol.counts.members <= patrols.TOP + patrols.SAMPLE
