@@ -175,7 +175,7 @@ class LocalRing:
             ) from None
 
     def kill(self, name: str) -> None:
-        """SIGKILL an agent: what was not durable is gone. Its Valkey lives on, as a Redis would."""
+        """SIGKILL an agent: what was not durable is gone; an embedded Valkey ends with it."""
         agent = self.agents[name]
         assert agent.process is not None, f"{name} does not run"
         agent.process.kill()

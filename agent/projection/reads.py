@@ -41,8 +41,7 @@ PARTS_MAX = 256  # of one call: Redis serves nobody else meanwhile
 AMONG_MAX = 5_000  # members of one call; Lua's `unpack` takes 8,000
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """One member on a board.
 
     rank: from 1; with ties `shared`, equal scores share the best of their ranks (1, 2, 2, 4).
@@ -60,8 +59,7 @@ class Ranked:
     composite: int
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """A part of a window at one moment.
 
     total: how many members it has. first: how many stand before the first entry.
@@ -77,8 +75,7 @@ class View:
     first: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MemberView:
+class MemberView(NamedTuple):
     """A member's place. `entry` is None where it is not on the board.
 
     around: the neighbours and the member itself, best first.
