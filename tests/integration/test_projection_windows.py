@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 from random import Random
 
 import pytest
@@ -185,7 +186,7 @@ async def test_no_key_is_left_without_its_end(server: EmbeddedValkey, tmp_path: 
         agent.define("points", rule="sum", windows=windows)
 
         async def checked(board: str = "points") -> None:
-            for key in await agent.redis.keys(f"lb:*{board}:*"):
+            for key in cast("list[bytes]", await agent.redis.keys(f"lb:*{board}:*")):
                 at_ms = int(await agent.client.command("PEXPIRETIME", key))
                 # Beside the open day there may be the one before, whose grace is not over.
                 day = re.search(rb":(day:[0-9-]+)", key)
