@@ -267,6 +267,12 @@ def _not_certified(call: Call, chosen: Chosen) -> NotFound:
             f"{chosen.window} is {how} here, and nothing was counted in it: there is no final",
         )
     names = ", ".join(waiting.agents)
+    if not names:
+        return NotFound(
+            "not_certified",
+            f"{chosen.window} is {how} here; all who are left in the ring were left out of it",
+            hint="POST .../certify with fewer, or nobody, in `without` takes them in again",
+        )
     return NotFound(
         "not_certified",
         f"{chosen.window} is {how} here; it waits for {names}: {LACKS[waiting.lack]}",

@@ -152,12 +152,15 @@ def _check(call: Call, chosen: Chosen, plan: _Plan) -> None:
                 "with revise, a version begins that has what came late",
             )
         return
+    override = final.override
+    out = set() if override is None else set(override.without) & set(plan.members)
+    if set(plan.without) < out:
+        return  # somebody who was left out is taken in again
     if not plan.without:
         raise _conflict(
             f"{chosen.window} is not certified yet, and nobody is to be left out",
             "name in `without` the region or the agent that is down",
         )
-    override = final.override
     if override is not None and set(override.without) == set(plan.without):
         raise _conflict(f"version {override.version} was begun without them already")
     waits = waits_of(final, plan.members, lambda name: is_closed(state, chosen, name))

@@ -55,10 +55,14 @@ async def show_page(call: Call) -> web.Response:
         kept = services.top.find(key, state, now_ms, request, query["max_lag_ms"])
         if kept is not None:
             return kept
-    page, as_of = await page_answer(services, placed, offset, limit)
-    freshness_of(as_of, now_ms).require(query["max_lag_ms"])
+    since = services.top.since(state, placed.board.name)
+    view = await services.ranks.page(placed, offset, limit)
+    page = await _page(services, placed, view)
+    freshness_of(view.as_of, now_ms).require(query["max_lag_ms"])
     if top:
-        return services.top.keep(key, state, now_ms, page, as_of, request)
+        # Where another agent of the region projects, the lsn is one of its log.
+        followed = view.lsn >= since or not services.projector.follows
+        return services.top.answer(key, state, now_ms, page, view.as_of, request, keep=followed)
     return _tagged(call, page)
 
 

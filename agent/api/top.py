@@ -21,6 +21,7 @@ from agent.state import State
 KEPT_MS = 1_000
 PAGES_MAX = 256  # about 30 KB each at the most
 PAGE_ENTRIES_MAX = 100
+BOARDS_MAX = 1_024  # about which it is known since when they are as they are
 CACHE_CONTROL = "private, max-age=1"
 
 
@@ -46,6 +47,21 @@ class TopPages:
 
     def __init__(self) -> None:
         self._pages: dict[tuple[str, str, int], _Kept] = {}
+        self._since: dict[str, tuple[tuple[object, ...], int]] = {}
+
+    def since(self, state: State, board: str) -> int:
+        """The lsn from which on a page of this board may be kept: what is known of definition, bans
+        and erasures now was known then, so a page that includes it has followed them.
+        """
+        current, before = _of(state, board), self._since.get(board)
+        if before is not None and all(
+            now is then for now, then in zip(current, before[0], strict=True)
+        ):
+            return before[1]
+        if before is None and len(self._since) >= BOARDS_MAX:
+            self._since.clear()
+        self._since[board] = current, state.lsn
+        return state.lsn
 
     def find(
         self,
@@ -74,7 +90,7 @@ class TopPages:
         lag_ms = None if oldest_ms is None else max(0, now_ms - oldest_ms)
         return _response(kept.head, lag_ms, kept.tag, request)
 
-    def keep(
+    def answer(
         self,
         key: tuple[str, str, int],
         state: State,
@@ -82,14 +98,16 @@ class TopPages:
         page: PageAnswer,
         as_of: Mapping[str, int | None],
         request: web.BaseRequest,
+        *,
+        keep: bool,
     ) -> web.Response:
-        """Keep a page that was just read; returns the answer with it."""
+        """The answer with a page that was just read, which is kept if `keep`: see `since`."""
         tag = tag_of(page)
         whole = encode(page, JSON)
         head = whole[: whole.rindex(b":") + 1]
         if len(self._pages) >= PAGES_MAX:
             self._pages = {its: p for its, p in self._pages.items() if now_ms - p.made_ms < KEPT_MS}
-        if len(self._pages) < PAGES_MAX:
+        if keep and len(self._pages) < PAGES_MAX:
             known = [ms for ms in as_of.values() if ms is not None]
             oldest_ms = min(known) if known and len(known) == len(as_of) else None
             self._pages[key] = _Kept(now_ms, _of(state, key[0]), head, tag, as_of, oldest_ms)

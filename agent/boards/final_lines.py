@@ -126,7 +126,9 @@ def read_header(line: bytes) -> HeaderLine:
     Raises:
         ValueError: it is none.
     """
-    return _header.decode(line)
+    said = _header.decode(line)
+    _check_bytes(line, said)
+    return said
 
 
 def read_end(line: bytes) -> EndLine:
@@ -135,7 +137,21 @@ def read_end(line: bytes) -> EndLine:
     Raises:
         ValueError: it is none.
     """
-    return _end.decode(line)
+    said = _end.decode(line)
+    _check_bytes(line, said)
+    return said
+
+
+def _check_bytes(line: bytes, said: HeaderLine | RowLine | EndLine) -> None:
+    """Check that a line is written as an export writes it.
+
+    Readers of JSON differ in what they make of a key that stands twice.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if line_of(said) != line.rstrip(b"\n"):
+        raise ValueError("it is not written as an export writes it")
 
 
 def read_row(line: bytes, number: int) -> FinalRow:
@@ -145,6 +161,7 @@ def read_row(line: bytes, number: int) -> FinalRow:
         ValueError: it is none, it is another one, or its digest is not that of what it says.
     """
     said = _row.decode(line)
+    _check_bytes(line, said)
     if said.row != number:
         raise ValueError(f"it is row {said.row} where row {number} is next")
     proof = said.salt if said.member is not None else said.member_digest

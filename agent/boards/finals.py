@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal, NamedTuple
 
@@ -167,9 +168,13 @@ class Final:
 
     @property
     def conflict(self) -> bool:
-        """Whether agents have certified different finals as one version."""
+        """Whether agents have certified different finals as the newest version.
+
+        Of an older version that is history: a revision has made one of them.
+        """
         told = {its[:2] for _, its in self.certificates.values()}
-        return len(told) > len({version for version, _ in told})
+        newest = max((version for version, _ in told), default=0)
+        return sum(version == newest for version, _ in told) > 1
 
     def required(self, members: Iterable[str]) -> list[str]:
         """Who has to agree, of the ring's members, in order."""
@@ -359,10 +364,16 @@ def content_digest(
         hidden: the members that are banned on the board.
         total: the sum of the standings' digests (final_rows.py).
     """
-    banned = sum(int.from_bytes(blake2b(name, digest_size=32).digest()) for name in hidden)
+    banned = sum(map(_digest_of_banned, hidden))
     order = [scale.ties, scale.low, scale.b, scale.epoch_ms, scale.tick_ms]
     said = [version, sorted(required), order, key, _bytes(banned), _bytes(total)]
     return blake2b(msgpack.packb(said), digest_size=DIGEST_BYTES).digest()
+
+
+@lru_cache(16_384)
+def _digest_of_banned(name: bytes) -> int:
+    """Kept, as all windows that are not certified yet are looked at each second."""
+    return int.from_bytes(blake2b(name, digest_size=32).digest())
 
 
 def _bytes(total: int) -> bytes:

@@ -119,7 +119,7 @@ class Certifier:
         watched = _watched(commit.state)
         if any(now is not before for now, before in zip(watched, self._seen, strict=True)):
             self._seen = watched
-            self._all = True
+            self._all = self._late_due = True
             self._woken.set()
 
     def _look_again(self, space: bytes) -> None:
@@ -213,6 +213,8 @@ class Certifier:
             self._attend |= await self._readers.read(certified_windows)
             self._certificates_read = True
         self._attend |= closed - self._done
+        # Those of windows that are not kept here any more are in no other set.
+        self._attend |= {space for space, window in self._pending.items() if window.fetching}
 
     # --- steps ------------------------------------------------------------------------------
 

@@ -58,7 +58,8 @@ class Copies:
         self._fetch = fetch
         self.scans = 0
         self.late: dict[bytes, LateList] = {}
-        self._listed: dict[bytes, bytes] = {}  # by window, the hash of the final that it is of
+        # By window, of which final it is, and who was in no list then.
+        self._listed: dict[bytes, tuple[bytes, frozenset[bytes], int]] = {}
 
     async def sum_of(self, placed: Placed, state: State) -> Summed:
         """The sum over the digests of a window's standings.
@@ -189,16 +190,18 @@ class Copies:
         for held in listed:
             space, known = held.space, self.late.get(held.space)
             touched = max(state.touched.get(space, 0), state.touched_floor)
-            if known is not None and known.lsn >= touched and self._listed[space] == held.hash:
-                continue
             placed = state.catalog.placed(space)
             if placed is None or state.marks.collects(space):
                 self.late.pop(space, None)
                 continue
+            hidden = frozenset(state.bans.hidden(placed.board.name))
+            of = held.hash, hidden, len(state.erased)
+            if known is not None and known.lsn >= touched and self._listed[space] == of:
+                continue
             found = await self._readers.read(_late_reader(held, placed, state, in_force))
             self.scans += found is not None
             if found is not None:
-                self.late[space], self._listed[space] = found, held.hash
+                self.late[space], self._listed[space] = found, of
 
 
 def _late_reader(

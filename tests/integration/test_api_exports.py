@@ -79,6 +79,7 @@ CHANGES = {
     "how many rows": (b'"members":2', b'"members":1'),
     "a digest": (b'"digest":"', b'"digest":"00'),
     "two lines": (b'\n{"row":1', b'\n{"row":0'),
+    "a key that stands twice": (b'"rank":2', b'"rank":9,"rank":2'),
     "the end": (b'{"rows":2', b'{"rows":3'),
     "the key": (b'"public_key":"', b'"public_key":"11'),
     "something more": (b'"}\n', b'"}\n{}\n'),

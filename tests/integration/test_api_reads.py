@@ -9,11 +9,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
+from agent.api.answers import PageAnswer
 from agent.api.clock import ManualClock
+from agent.api.top import TopPages
 from agent.boards.entry import time_ms
 from agent.limits import TIME_MS_MAX
 from tests.integration.api_node import Api, is_ready, running_api
@@ -307,3 +311,22 @@ async def test_the_ranks_of_a_batch_are_those_of_the_page(api: Api) -> None:
     want = {line["member"]: line["rank"] for line in page["entries"]}
     assert {line["member"]: line["rank"] for line in answer.body["entries"]} == want
     assert len(want) == 100
+
+
+async def test_a_page_from_before_a_ban_is_not_kept(api: Api) -> None:
+    """One that was read after the ban, but before Redis had followed, would stay for a second."""
+    pages = TopPages()
+    await api.define("cup", rule="best")
+    since = pages.since(api.queue.state, "cup")
+    assert since == api.queue.state.lsn
+    await write(api, "cup", {"a": 5, "b": 7})
+    assert pages.since(api.queue.state, "cup") == since < api.queue.state.lsn
+    assert (await api.call("PUT", "/v1/boards/cup/bans/b", {"reason": "a bot"})).status == 200
+    assert pages.since(api.queue.state, "cup") == api.queue.state.lsn
+
+    request = cast("web.BaseRequest", SimpleNamespace(headers={}))
+    page = PageAnswer("cup", "all", 0, 1, [], None, None, {"eu": "2026-11-30T13:00:00Z"}, 5)
+    state, key = api.queue.state, ("cup", "all", 10)
+    for keep in (False, True):
+        pages.answer(key, state, 1_000, page, {"eu": 995}, request, keep=keep)
+        assert (pages.find(key, state, 1_001, request, None) is not None) == keep

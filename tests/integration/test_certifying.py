@@ -15,10 +15,11 @@ from agent.boards.final_rows import FinalRow
 from agent.boards.finals import Certificate, Final, OverrideFinal, Shelve, final_of
 from agent.boards.tally import Group
 from agent.boards.windows import WindowSpec
+from agent.certifying.copies import Copies
 from agent.commit import CommitQueue
 from agent.crdt.slot import Kind
 from agent.crdt.space import MARKS_SPACE
-from agent.operation import Define, Drop, Erase, SetBan, Write
+from agent.operation import Define, Drop, Erase, Reset, SetBan, Write
 from agent.store.finals import held_of, rows_of
 from agent.store.snapshot import SqliteSnapshot
 from tests.integration.gossip_rig import Agent, until
@@ -203,6 +204,39 @@ async def test_a_region_that_comes_back_adopts_and_its_results_are_late(tmp_path
 
         await ring.all(late)
         assert ring.agents["c"].certifier.counts.fetched == 1
+        await ring.agents["a"].do(SetBan(b"p", "cup", None, "cheat", "op"))
+
+        def nobody(agent: Agent) -> bool:
+            found = agent.certifier.late_of(space_of(agent))
+            return found is None or not found.shown
+
+        await ring.all(nobody)  # as after a restart
+
+
+async def test_rows_are_fetched_again_also_of_a_board_that_was_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, failed = Copies.get, []
+
+    async def fails_at_first(copies: Copies, space: bytes, told: Certificate) -> bool:
+        if len(failed) < 2:
+            failed.append(space)
+            return False
+        return await get(copies, space, told)
+
+    async with ring_of(tmp_path) as ring:
+        told = await overridden(ring)
+        space = space_of(ring.agents["a"])
+        await ring.agents["a"].do(Reset("cup", None))
+        monkeypatch.setattr(Copies, "get", fails_at_first)
+        c = await ring.start("c")
+
+        async def fetched() -> bool:
+            held = await c.readers.read(lambda found: held_of(found, space))
+            return [its.hash for its in held] == [told.hash]
+
+        await until(fetched)
+        assert failed == [space, space]
 
 
 async def test_a_revision_takes_in_what_came_late_and_keeps_the_old_one(tmp_path: Path) -> None:

@@ -144,6 +144,32 @@ async def _overrides(line: Line) -> None:
     assert (await line.call(*without)).exit_code == 1
 
 
+async def test_who_was_left_out_is_taken_in_again() -> None:
+    """The one that was waited for is lost for good, when the one left out is back already."""
+    async with three_regions() as regions:
+        await regions.define("b", rule="sum", windows=DAYS)
+        await regions.write("a", "b", member="ann", add=7)
+        await regions.holds({"b": {DAY: {"ann": 7}}})
+        await regions.kill("c")
+        await regions.kill("b")
+        await regions.set_clock(CLOSED)
+        line = Line(regions.ring["a"].url)
+
+        async def begun() -> bool:
+            return (await line.call("certify", "b", DAY, "--without", "c")).exit_code == 0
+
+        await eventually(begun)
+        await regions.start("c")
+        await regions.set_clock(CLOSED)
+        status, answer = await regions.ask("a", "GET", FINAL)
+        assert (status, "it waits for b" in answer["detail"]) == (404, True)
+        assert "version 2 begins: a, b, c must agree" in await line.says("certify", "b", DAY)
+        assert (await line.call("certify", "b", DAY)).exit_code == 1
+        await line.says("certify", "b", DAY, "--without", "b")
+        finals = await certified(regions, 3)
+        assert {tuple(its["certificate"]["agents"]) for its in finals.values()} == {("a", "c")}
+
+
 async def test_an_operator_goes_on_without_a_region_that_comes_back_later(tmp_path: Path) -> None:
     async with three_regions() as regions:
         await regions.define("b", rule="sum", windows=DAYS)

@@ -168,7 +168,7 @@ def test_whoever_lacks_the_rows_fetches_them_before_it_certifies() -> None:
     assert said.next("c", digest=None, held=(HASH,)) == Step.ADOPT
 
 
-def test_two_finals_of_one_version_are_a_conflict_that_stays() -> None:
+def test_two_finals_of_one_version_are_a_conflict_until_a_revision() -> None:
     said = Said()
     said.override("a", 1, "c", at_ms=5)
     said.override("c", 1, "a", at_ms=6)
@@ -182,6 +182,8 @@ def test_two_finals_of_one_version_are_a_conflict_that_stays() -> None:
     assert final.in_force is not None
     assert final.in_force.hash == b"x" * 32  # the greater, everywhere
     assert said.next("a", held=(HASH, b"x" * 32)) == Step.DONE  # its own stays what it is
+    said.certified("a", version=2)
+    assert not said.final.conflict
 
 
 @pytest.mark.parametrize("at", range(6))
