@@ -216,7 +216,8 @@ async def test_a_region_that_comes_back_adopts_and_its_results_are_late(tmp_path
 async def test_rows_are_fetched_again_also_of_a_board_that_was_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get, failed = Copies.get, []
+    get = Copies.get
+    failed: list[bytes] = []
 
     async def fails_at_first(copies: Copies, space: bytes, told: Certificate) -> bool:
         if len(failed) < 2:
