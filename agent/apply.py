@@ -180,6 +180,7 @@ class _Applying:
         catalog, agent = draft.state.catalog, draft.state.agent
         hlc = hybrid_clock.tick(draft.state.hlc, draft.now_ms)
         writes: change.Writes
+        change.check_expected(catalog, operation.board, operation.expected)
         match operation:
             case Define(name, definition):
                 writes = change.define(catalog, agent, name, definition, hlc)

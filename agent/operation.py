@@ -28,10 +28,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """Define a board, or change it. A retired one starts a new generation."""
+    """Define a board, or change it. A retired one starts a new generation.
+
+    expected: the tag of what is to be changed (agent/boards/change.py); None: whatever there is.
+    """
 
     board: str
     definition: Definition
+    expected: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Reset:
 
     board: str
     definition: Definition | None
+    expected: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Retire:
     """Retire a board: it takes no entries and has no ranks until it is defined anew."""
 
     board: str
+    expected: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,12 +210,14 @@ class WindowOfBoard(msgspec.Struct):
 class OverruledDefinition(msgspec.Struct):
     """A definition that lost against one written at the same time elsewhere.
 
-    `members` is how many have entries under it, in the fullest of its windows, counted up to
-    10,001. A window that counts alike under the winner (same rule, order, zone) is the winner's
-    own, and nothing of it is lost.
+    `generation` is the one it was written in. `members` is how many have entries under it, in the
+    fullest of its newest windows, there or in the board's generation, counted up to 10,001. A
+    window that counts alike under the winner (same rule, order, zone) is the winner's own, and
+    nothing of it is lost.
     """
 
     agent: str
+    generation: int
     version: int
     definition: FullDefinition
     members: int
@@ -240,11 +242,12 @@ class OverruledEntry(msgspec.Struct):
 class OverruledEntriesAnswer(msgspec.Struct):
     """Entries that were counted under an overruled definition, by member; they show on no page.
 
-    `next`: go on after this name; null at the end.
+    `generation` is the one they were counted in. `next`: go on after this name; null at the end.
     """
 
     board: str
     agent: str
+    generation: int
     window: str
     entries: list[OverruledEntry]
     next: str | None

@@ -16,15 +16,19 @@ from agent.api.answers import (
     RetiredAnswer,
 )
 from agent.api.bodies import Decoder
+from agent.api.final_choosing import generation_of
 from agent.api.route import Call
 from agent.api.showing import full, windows_of
 from agent.boards import definition as definitions
-from agent.boards.catalog import Board, Overruled
-from agent.boards.change import define, next_version, reset
+from agent.boards.catalog import Board
+from agent.boards.change import check_expected, define, next_version, reset, tag_of
 from agent.boards.definition import Definition, ScoreRange
 from agent.boards.entry import name_bytes, rfc3339
+from agent.boards.overruled import Overruled
 from agent.boards.scale import check_budget
+from agent.boards.series import Series
 from agent.boards.standing import standing_of
+from agent.boards.windows import Window
 from agent.crdt import hybrid_clock
 from agent.crdt.cell import Row
 from agent.crdt.space import BOARD_NAME
@@ -34,6 +38,8 @@ from agent.operation import BoardChanged, Define, Reset, Retire
 from agent.store.snapshot import SqliteSnapshot
 
 PAGE_CELLS = 1_000
+PAGES_MAX = 20  # read for one answer: where most members have no score, a page is short
+OVERRULED_WINDOWS_MAX = 100  # of each series, the newest: what is counted for a list stays cheap
 OVERRULED_MEMBERS_MAX = 10_001  # a count beyond this says "many", and stays cheap
 _definition: Decoder[Definition] = Decoder(Definition)
 
@@ -50,7 +56,7 @@ async def define_board(call: Call) -> web.Response:
     if call.query["preview"]:
         return _preview(call, name, definition)
     before = _definition_of(call, name)
-    receipt = await call.services.queue.submit(Define(name, definition))
+    receipt = await call.services.queue.submit(Define(name, definition, _expected(call)))
     assert isinstance(receipt.answer, BoardChanged)
     board = receipt.state.catalog.board(name)
     return _changed(call, _shown(call, board), before, changed=receipt.answer.changed)
@@ -59,6 +65,7 @@ async def define_board(call: Call) -> web.Response:
 def _preview(call: Call, name: str, definition: Definition) -> web.Response:
     """What would be in force: the cells that a definition would write are read, and not written."""
     state = call.services.queue.state
+    check_expected(state.catalog, name, _expected(call))
     hlc = hybrid_clock.tick(state.hlc, call.services.board_now_ms())
     planned = next_version(state.catalog, name, definition, hybrid_clock.ms_of(hlc))
     rows = [
@@ -79,6 +86,7 @@ async def reset_board(call: Call) -> web.Response:
     before = _definition_of(call, name)
     if call.query["preview"]:
         state = call.services.queue.state
+        check_expected(state.catalog, name, _expected(call))
         hlc = hybrid_clock.tick(state.hlc, call.services.board_now_ms())
         rows = [
             Row(*key, *value, state.inc, state.seq + 1)
@@ -86,14 +94,14 @@ async def reset_board(call: Call) -> web.Response:
         ]
         board = state.catalog.with_rows(rows).board(name)
         return _changed(call, _shown(call, board), before, preview=True)
-    receipt = await call.services.queue.submit(Reset(name, definition))
+    receipt = await call.services.queue.submit(Reset(name, definition, _expected(call)))
     return _changed(call, _shown(call, receipt.state.catalog.board(name)), before)
 
 
 async def retire_board(call: Call) -> web.Response:
     """DELETE /v1/boards/{board}."""
     name = call.board_name()
-    await call.services.queue.submit(Retire(name))
+    await call.services.queue.submit(Retire(name, _expected(call)))
     return call.answer(RetiredAnswer(name, retired=True))
 
 
@@ -114,7 +122,9 @@ async def show_board(call: Call) -> web.Response:
         answer.overruled = await call.services.readers.read(
             lambda snapshot: _overruled(snapshot, board.overruled)
         )
-    return call.answer(answer)
+    response = call.answer(answer)
+    response.headers["ETag"] = f'"{tag_of(board)}"'
+    return response
 
 
 async def list_overruled(call: Call) -> web.Response:
@@ -129,49 +139,60 @@ async def list_overruled(call: Call) -> web.Response:
             f"agent: no definition of board {board.name!r} by {agent[:80]!r} is overruled",
             hint="GET /v1/boards/{board} lists those that are",
         )
-    window, space = _window_of(lost, query["window"], services.board_now_ms())
+    series, window = _window_of(lost, query["window"], services.board_now_ms())
+    generations = lost.generations
+    if query["generation"] is not None:
+        generations = (generation_of(call, board),)
+    spaces = [lost.prefix(series, number) + window.id.encode() for number in generations]
     after = b"" if query["after"] is None else name_bytes(query["after"], "after")
-    limit, definition = query["limit"], lost.definition
 
-    def read(snapshot: SqliteSnapshot) -> tuple[list[OverruledEntry], str | None]:
-        found: list[OverruledEntry] = []
-        last = after
-        while len(found) < limit:
-            page = snapshot.members_after(space, last, PAGE_CELLS)
-            if not page:
-                return found, None
-            for name, slots in page:
-                standing = standing_of(definition, slots)
-                last = name
-                if standing is not None:
-                    reached = None if standing.reached_ms == NEVER_MS else standing.reached_ms
-                    at = None if reached is None else rfc3339(reached)
-                    shown = name.decode(errors="replace")
-                    found.append(OverruledEntry(shown, standing.score, at))
-                if len(found) == limit:
-                    break
-        return found, last.decode(errors="replace")
+    def read(snapshot: SqliteSnapshot) -> OverruledEntriesAnswer:
+        held = [index for index, space in enumerate(spaces) if snapshot.count_members(space, 1)]
+        chosen = held[-1] if held else -1  # what the newest generation that holds any has
+        page = _entries(snapshot, spaces[chosen], lost.definition, after, query["limit"])
+        return OverruledEntriesAnswer(board.name, agent, generations[chosen], window.id, *page)
 
-    entries, following = await services.readers.read(read)
-    return call.answer(OverruledEntriesAnswer(board.name, agent, window, entries, following))
+    return call.answer(await services.readers.read(read))
 
 
-def _window_of(lost: Overruled, text: str | None, now_ms: int) -> tuple[str, bytes]:
-    """A window of an overruled definition: its id, and its space.
+def _entries(
+    snapshot: SqliteSnapshot, space: bytes, definition: Definition, after: bytes, limit: int
+) -> tuple[list[OverruledEntry], str | None]:
+    """The next members of a space that have a score, and the name to go on after."""
+    found: list[OverruledEntry] = []
+    last = after
+    for _ in range(PAGES_MAX):
+        page = snapshot.members_after(space, last, PAGE_CELLS)
+        if not page:
+            return found, None
+        for name, slots in page:
+            standing = standing_of(definition, slots)
+            last = name
+            if standing is not None:
+                reached = None if standing.reached_ms == NEVER_MS else standing.reached_ms
+                at = None if reached is None else rfc3339(reached)
+                found.append(OverruledEntry(name.decode(errors="replace"), standing.score, at))
+            if len(found) == limit:
+                return found, last.decode(errors="replace")
+    return found, last.decode(errors="replace")
+
+
+def _window_of(lost: Overruled, text: str | None, now_ms: int) -> tuple[Series, Window]:
+    """A window that an overruled definition's entries are counted in.
 
     Raises:
         NotFound: (`unknown_window`)
     """
-    names = [series.name for series, shown in lost.definition.counted() if shown]
-    for (series, shown), prefix in zip(lost.definition.counted(), lost.prefixes, strict=True):
-        wanted = names[0] if text is None else text
-        if not shown:
-            continue
-        window = series.at(now_ms) if series.name == wanted else series.window(wanted)
-        if window is not None:
-            return window.id, prefix + window.id.encode()
-    hint = f"its windows: {', '.join(names)}"
-    raise NotFound("unknown_window", f"window: the definition has none {text!r}", hint=hint)
+    found = lost.window(text, now_ms)
+    if found is None:
+        names = ", ".join(series.name for series in lost.series())
+        wanted = "open now" if text is None else f"{text[:80]!r}"
+        raise NotFound(
+            "unknown_window",
+            f"window: the definition counts in none that is {wanted}",
+            hint=f"it counts in: {names}",
+        )
+    return found
 
 
 def _checked(data: bytes, media: str) -> Definition:
@@ -191,6 +212,7 @@ def _overruled(
     return [
         OverruledDefinition(
             agent=its.agent,
+            generation=its.generation,
             version=its.version,
             definition=full(its.definition),
             members=_members(snapshot, its),
@@ -201,9 +223,19 @@ def _overruled(
 
 def _members(snapshot: SqliteSnapshot, its: Overruled) -> int:
     """How many members the fullest window of a definition has."""
-    spaces = [space for prefix in its.prefixes for space in snapshot.spaces_of(prefix)]
-    counts = (snapshot.count_members(space, OVERRULED_MEMBERS_MAX) for space in spaces)
+    prefixes = [its.prefix(series, gen) for series in its.series() for gen in its.generations]
+    newest = (snapshot.spaces_of(prefix)[-OVERRULED_WINDOWS_MAX:] for prefix in prefixes)
+    counts = (
+        snapshot.count_members(space, OVERRULED_MEMBERS_MAX)
+        for spaces in newest
+        for space in spaces
+    )
     return max(counts, default=0)
+
+
+def _expected(call: Call) -> str | None:
+    """The tag of the board that the caller has seen, if it says so."""
+    return call.request.headers.get("If-Match")
 
 
 def _definition_of(call: Call, name: str) -> FullDefinition | None:

@@ -36,6 +36,8 @@ from agent.limits import NEIGHBORS_MAX, PAGE_MEMBERS_MAX
 
 WINDOW = Query("window", "string", "a window's name (the open one) or id; default: the first one")
 RANK_WINDOW = Query("window", "string", "with `rank`: as in reads; default: the first one")
+EXPECTED = ("If-Match", "the ETag of the board that is to be changed; another one is a 409")
+LOST_GENERATION = Query("generation", "integer", "default: the newest that holds any of it")
 AFTER = Query("after", "string", "wait until the read includes the write of this position (2 s)")
 MAX_LAG = Query("max_lag_ms", "integer", "refuse an answer that is staler than this (too_stale)")
 OFFSET = Query("offset", "integer", "how many to leave out from the beginning", 0)
@@ -177,6 +179,7 @@ ROUTES: tuple[Route, ...] = (
         answers.BoardAnswer,
         (Definition,),
         query=(PREVIEW,),
+        headers=(EXPECTED,),
         codes=("board_conflict", "out_of_range", "tie_budget", *CLOSED_CODES),
     ),
     Route(
@@ -195,6 +198,7 @@ ROUTES: tuple[Route, ...] = (
         "admin",
         "Retire a board: it takes no entries and has no ranks until it is defined anew.",
         answers.RetiredAnswer,
+        headers=(EXPECTED,),
         codes=("unknown_board", "board_conflict", *CLOSED_CODES),
     ),
     Route(
@@ -207,6 +211,7 @@ ROUTES: tuple[Route, ...] = (
         (Definition,),
         body_required=False,
         query=(PREVIEW,),
+        headers=(EXPECTED,),
         codes=("unknown_board", "board_conflict", "out_of_range", "tie_budget", *CLOSED_CODES),
     ),
     Route(
@@ -216,8 +221,8 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "What was counted under a definition that was overruled, by member.",
         answers.OverruledEntriesAnswer,
-        query=(WINDOW, NAME_AFTER, LIMIT),
-        codes=("unknown_board", "unknown_window", "unknown_agent"),
+        query=(WINDOW, LOST_GENERATION, NAME_AFTER, LIMIT),
+        codes=("unknown_board", "unknown_generation", "unknown_window", "unknown_agent"),
     ),
     Route(
         "GET",

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from agent.boards import definition as definitions
 from agent.boards.definition import COUNTERS, COUNTERS_DEFINITION, Definition
+from agent.boards.overruled import GENERATION_SHIFT, Overruled, overruled_of
 from agent.boards.scale import Scale, check_budget, scale_of
 from agent.boards.windows import (
     FACTS_MS,
@@ -41,23 +42,11 @@ from agent.crdt.space import (
 from agent.errors import Malformed, NotFound, OutOfRange
 from agent.limits import TIME_MS_MIN
 
-GENERATION_SHIFT = 32
 BoardCells: TypeAlias = Mapping[bytes, Value]
 
 
 # Spaces that were looked up: windows open and end, so they are many over time.
 PLACED_MAX = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Overruled:
-    """A definition that lost against one it did not know of. Its entries stay in spaces of their
-    own, which begin with one of `prefixes`."""
-
-    agent: str
-    version: int
-    definition: Definition
-    prefixes: tuple[bytes, ...]
 
 
 class Counted(NamedTuple):
@@ -233,13 +222,13 @@ def board_of(name: str, cells: BoardCells) -> Board:
     content = definitions.from_body(value[2])
     generation = max(reset_to, value[0] >> GENERATION_SHIFT)
     version = value[0] & (2**GENERATION_SHIFT - 1)
-    lost = tuple(
-        overruled
+    lost = (
+        overruled_of(name, other, its, content.definition, generation)
         for other, its in sorted(written)
         if other != slot and its[0] > content.seen.get(name_of(other), -1)
-        for overruled in _overruled(name, other, its, content.definition)
     )
-    return _board(name, generation, version, name_of(slot), content, cells, lost)
+    overruled = tuple(its for its in lost if its is not None)
+    return _board(name, generation, version, name_of(slot), content, cells, overruled)
 
 
 def _board(
@@ -297,21 +286,6 @@ def _slidings(definition: Definition, counted: tuple[Counted, ...]) -> tuple[Sli
             its = next(c for c in counted if c.series.counts_as(series_of(bucket)))
             found.append(Sliding(spec.name, its, count))
     return tuple(found)
-
-
-def _overruled(
-    name: str, slot: bytes, value: Value, winner: Definition | None
-) -> tuple[Overruled, ...]:
-    content = definitions.from_body(value[2])
-    if content.definition is None or content.definition == winner:
-        return ()
-    try:
-        counted = _counted(name, value[0] >> GENERATION_SHIFT, content.definition, {})
-    except Malformed:
-        return ()
-    version = value[0] & (2**GENERATION_SHIFT - 1)
-    prefixes = tuple(its.prefix for its in counted)
-    return (Overruled(name_of(slot), version, content.definition, prefixes),)
 
 
 def _is_defined(cells: BoardCells) -> bool:

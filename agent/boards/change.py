@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from agent.boards import definition as definitions
-from agent.boards.catalog import GENERATION_SHIFT, Board, Catalog
+from agent.boards.catalog import Board, Catalog
 from agent.boards.definition import COUNTERS, Definition
+from agent.boards.overruled import GENERATION_SHIFT
 from agent.crdt import hybrid_clock
 from agent.crdt.cell import Key, Value
 from agent.crdt.slot import Kind, slot_of_name, slot_of_one
@@ -30,6 +31,44 @@ def keys_of(name: str, agent: str) -> tuple[Key, Key]:
         (BOARDS_SPACE, member, slot_of_name(Kind.DEFINITION, agent)),
         (BOARDS_SPACE, member, slot_of_one(Kind.GENERATION)),
     )
+
+
+def tag_of(board: Board) -> str:
+    """What a board's definition and generation are called by those who change what they have seen.
+
+    Two definitions of one version, written in two regions at once, have two tags.
+    """
+    return f"{board.generation}.{board.version}.{board.agent}"
+
+
+def check_expected(catalog: Catalog, name: str, expected: str | None) -> None:
+    """Check that a board is still what its changer has seen.
+
+    Args:
+        expected: a tag, or several with commas, each as HTTP writes it or bare; `*`: any board in
+            use. None: whatever there is.
+
+    Raises:
+        Conflict: (`board_conflict`) it is not; nothing is to be written.
+    """
+    if expected is None:
+        return
+    tags = [each.strip().removeprefix("W/").strip('"') for each in expected.split(",")]
+    board = catalog.find(name)
+    if board is None or board.definition is None:
+        raise Conflict(
+            "board_conflict",
+            f"board: {name!r} is not in use, so it isn't what If-Match names",
+            hint="GET /v1/boards lists the boards in use",
+        )
+    if "*" not in tags and tag_of(board) not in tags:
+        by = f", by agent {board.agent!r}" if board.agent else ""
+        raise Conflict(
+            "board_conflict",
+            f"board: {name!r} was changed meanwhile: it is in generation {board.generation},"
+            f" version {board.version}{by}",
+            hint="look at it with GET /v1/boards/{board}, and send If-Match with that ETag",
+        )
 
 
 class Version(NamedTuple):

@@ -165,10 +165,13 @@ def reset(api: Api, name: str, dry_run: bool, **options: Any) -> None:
     What was counted so far is no longer shown.
     """
     definition = _definition(**options)
+    path = f"/v1/boards/{segment(name)}/reset"
     if dry_run:
-        _would(api, name, "start anew, and its scores would no longer be shown")
+        planned = api.send("POST", path, definition, {"preview": "true"})
+        what = "start anew, and its scores would no longer be shown"
+        _would(api, name, what, _changes(planned))
         return
-    answer = api.send("POST", f"/v1/boards/{segment(name)}/reset", definition)
+    answer = api.send("POST", path, definition)
     api.show(answer, lambda: _changed(answer, False))
 
 
@@ -189,28 +192,36 @@ def retire(api: Api, name: str, dry_run: bool) -> None:
 @click.argument("name")
 @click.argument("agent")
 @click.option("--window", help="Its name or id. Default: the first one of that definition.")
+@click.option("--generation", type=int, help="Default: the newest that holds any of it.")
 @click.option("--after", help="Go on after this member.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000))
 @api_options
 def overruled(
-    api: Api, name: str, agent: str, window: str | None, after: str | None, limit: int
+    api: Api,
+    name: str,
+    agent: str,
+    window: str | None,
+    generation: int | None,
+    after: str | None,
+    limit: int,
 ) -> None:
     """Show what was counted on the board NAME under the definition of AGENT, which lost."""
     path = f"/v1/boards/{segment(name)}/overruled/{segment(agent)}/entries"
-    answer = api.get(path, window=window, after=after, limit=limit)
+    answer = api.get(path, window=window, generation=generation, after=after, limit=limit)
     api.show(answer, lambda: _lost(answer))
 
 
 def _lost(answer: dict[str, Any]) -> Table:
     made = table("member", ">score", "reached")
-    made.title = f"{answer['board']}, {answer['window']}, as {answer['agent']} had defined it"
+    where = f"{answer['board']}, {answer['window']}, generation {answer['generation']}"
+    made.title = f"{where}, as {answer['agent']} had defined it"
     for line in answer["entries"]:
         made.add_row(plain(line["member"]), str(line["score"]), line["reached_at"] or "")
     return made
 
 
-def _would(api: Api, name: str, what: str) -> None:
-    """Say what a command would do to a board that exists."""
+def _would(api: Api, name: str, what: str, changes: tuple[str, ...] = ()) -> None:
+    """Say what a command would do to a board that exists, and to its definition."""
     known = api.get(f"/v1/boards/{segment(name)}")
     page = api.get(f"/v1/boards/{segment(name)}/entries", limit=1)
     answer = {
@@ -219,10 +230,8 @@ def _would(api: Api, name: str, what: str) -> None:
         "generation": known["generation"],
         "members": page["total"],
     }
-    api.show(
-        answer,
-        lambda: f"{name} ({some(page['total'], 'member')}) would {what}. Nothing was changed.",
-    )
+    said = f"{name} ({some(page['total'], 'member')}) would {what}. Nothing was changed."
+    api.show(answer, lambda: "\n".join((said, *changes)))
 
 
 def _boards(boards: list[dict[str, Any]]) -> Table:
@@ -263,7 +272,8 @@ def _one(answer: dict[str, Any]) -> Table:
     for lost in answer["overruled"]:
         made.add_row(
             f"overruled: by {lost['agent']}",
-            f"version {lost['version']}, {some(lost['members'], 'member')}, of which nothing is"
+            f"generation {lost['generation']}, version {lost['version']},"
+            f" {some(lost['members'], 'member')}, of which nothing is"
             f" lost: 'tallyring board overruled {answer['board']} {lost['agent']}';"
             f" {json.dumps(lost['definition'])}",
         )
@@ -316,8 +326,13 @@ def _changed(answer: dict[str, Any], dry_run: bool) -> str:
     version = f"generation {answer['generation']}, version {answer['version']}"
     lines = [f"{answer['board']}: {what} ({version})"]
     if dry_run:
-        lines += [
-            f"  {its['field']}: {json.dumps(its['before'])} -> {json.dumps(its['after'])}"
-            for its in answer.get("changes", ())
-        ]
+        lines += _changes(answer)
     return "\n".join(lines)
+
+
+def _changes(answer: dict[str, Any]) -> tuple[str, ...]:
+    """What a definition changes, a line for each field."""
+    return tuple(
+        f"  {its['field']}: {json.dumps(its['before'])} -> {json.dumps(its['after'])}"
+        for its in answer.get("changes", ())
+    )

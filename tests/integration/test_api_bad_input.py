@@ -334,10 +334,8 @@ async def test_bad_query(api: Api, method: str, path: str, names: str) -> None:
     assert names in answer.body["detail"]
 
 
-LATER = [
-    ("GET", "/v1/boards/s/live"),
+NOWHERE = [
     ("GET", "/v1/boards/s/windows/all/finals"),
-    ("GET", "/v1/explain/s/m"),
     ("GET", "/v1/counters/"),
     ("GET", "/v1/counters/a/b"),
     ("GET", "/v1/boards/s/entries/m/n"),
@@ -345,7 +343,7 @@ LATER = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path"), LATER)
+@pytest.mark.parametrize(("method", "path"), NOWHERE)
 async def test_unknown_routes(api: Api, method: str, path: str) -> None:
     answer = await refused(api, method, path)
     assert (answer.status, answer.code) == (404, "unknown_route")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -121,6 +122,107 @@ async def test_an_overruled_definition_is_listed_with_its_members(api: Api) -> N
     assert (shown["definition"]["rule"], shown["written_by"]) == ("best", "us-1")
     (lost,) = shown["overruled"]
     assert (lost["agent"], lost["definition"]["rule"], lost["members"]) == ("eu-1", "sum", 1)
+
+
+async def test_a_change_of_what_was_seen_is_refused_once_somebody_else_changed_it(
+    api: Api,
+) -> None:
+    where = "/v1/boards/careful"
+    unknown = await api.call("PUT", where, {"rule": "sum"}, headers={"If-Match": '"0.1.eu-1"'})
+    assert (unknown.status, unknown.code) == (409, "board_conflict")
+    await api.define("careful", rule="sum")
+    seen = {"If-Match": (await api.get(where)).headers["Etag"]}
+    mine, theirs = {"rule": "sum", "ties": "shared"}, {"rule": "sum", "ties": "last"}
+    planned = await api.call("PUT", f"{where}?preview=true", mine, headers=seen)
+    assert planned.status == 200
+    assert (await api.call("PUT", where, mine, headers=seen)).body["version"] == 2
+    before = api.queue.state.lsn
+    for method, path, body in (
+        ("PUT", where, theirs),
+        ("PUT", f"{where}?preview=true", theirs),
+        ("POST", f"{where}/reset", None),
+        ("POST", f"{where}/reset?preview=true", theirs),
+        ("DELETE", where, None),
+    ):
+        refused = await api.call(method, path, body, headers=seen)
+        assert (refused.status, refused.code) == (409, "board_conflict")
+        assert "generation 0, version 2, by agent 'eu-1'" in refused.body["detail"]
+    assert api.queue.state.lsn == before
+    assert (await api.get(where)).body["definition"]["ties"] == "shared"
+    anything = {"If-Match": f'"nothing", {(await api.get(where)).headers["Etag"]}'}
+    assert (await api.call("POST", f"{where}/reset", headers=anything)).body["generation"] == 1
+    again = await api.call("POST", f"{where}/reset", headers=anything)
+    assert (again.status, again.code) == (409, "board_conflict"), "a reset is sent once"
+    assert (await api.call("DELETE", where, headers={"If-Match": "*"})).status == 200
+
+
+async def test_of_two_operators_who_change_at_once_one_is_refused(api: Api) -> None:
+    where = "/v1/boards/race"
+    await api.define("race", rule="sum")
+    seen = {"If-Match": (await api.get(where)).headers["Etag"]}
+    bodies = [{"rule": "sum", "ties": ties} for ties in ("shared", "last", "member")]
+    answers = await asyncio.gather(*(api.call("PUT", where, b, headers=seen) for b in bodies))
+    assert sorted(answer.status for answer in answers) == [200, 409, 409]
+    assert (await api.get(where)).body["version"] == 2
+
+
+async def overrule(api: Api, board: str, rule: Any = "latest") -> None:
+    """A definition by another region, written at the same time and a moment later."""
+    body = definitions.to_body(Definition(rule=rule), {})
+    later = (now_ms() + 1000) << 16
+    slot = slot_of_name(Kind.DEFINITION, "us-1")
+    await merge(api, [row_of(BOARDS_SPACE, board.encode(), slot, (2, later, body), 2)])
+    shown = (await api.get(f"/v1/boards/{board}")).body
+    assert (shown["written_by"], shown["overruled"][0]["agent"]) == ("us-1", "eu-1")
+
+
+async def lost_of(api: Api, board: str, query: str = "") -> Any:
+    return (await api.get(f"/v1/boards/{board}/overruled/eu-1/entries?{query}")).body
+
+
+async def test_what_a_sliding_window_alone_had_counted_can_be_read(api: Api) -> None:
+    await api.define("lost-last", rule="best", windows=[{"name": "last:7d"}])
+    await api.post("/v1/boards/lost-last/entries", {"member": "m", "score": 5})
+    await overrule(api, "lost-last")
+    shown = (await api.get("/v1/boards/lost-last")).body["overruled"][0]
+    assert (shown["generation"], shown["members"]) == (0, 1)
+    page_ = await lost_of(api, "lost-last")
+    assert [(e["member"], e["score"]) for e in page_["entries"]] == [("m", 5)]
+    assert page_["window"].startswith("day:")
+    assert await lost_of(api, "lost-last", f"window={page_['window']}") == page_
+    assert (await lost_of(api, "lost-last", "window=hour"))["code"] == "unknown_window"
+
+
+async def test_what_a_season_that_is_over_had_counted_can_be_read(api: Api) -> None:
+    season = {"name": "season:s1", "start": "2026-01-01T00:00:00Z", "end": "2026-02-01T00:00:00Z"}
+    await api.define("lost-season", rule="best", windows=[season, {"name": "all"}])
+    await overrule(api, "lost-season")
+    for query in ("", "window=season:s1"):
+        page_ = await lost_of(api, "lost-season", query)
+        assert (page_["window"], page_["entries"], page_["next"]) == ("season:s1", [], None)
+
+
+async def test_what_was_counted_after_a_reset_that_the_loser_had_heard_of_is_shown(
+    api: Api,
+) -> None:
+    await api.define("lost-reset", rule="best", ties="member")
+    await api.post("/v1/boards/lost-reset/entries", {"member": "old", "score": 5})
+    await api.call("POST", "/v1/boards/lost-reset/reset")
+    for member in ("m1", "m2"):
+        await api.post("/v1/boards/lost-reset/entries", {"member": member, "score": 6})
+    await overrule(api, "lost-reset")
+    shown = (await api.get("/v1/boards/lost-reset")).body
+    lost = shown["overruled"][0]
+    assert (shown["generation"], lost["generation"], lost["members"]) == (1, 0, 2)
+    page_ = await lost_of(api, "lost-reset", "limit=1")
+    assert (page_["generation"], page_["next"]) == (1, "m1")
+    assert [e["member"] for e in page_["entries"]] == ["m1"]
+    rest = await lost_of(api, "lost-reset", "after=m1")
+    assert [e["member"] for e in rest["entries"]] == ["m2"]
+    before = await lost_of(api, "lost-reset", "generation=0")
+    assert [(e["member"], e["score"]) for e in before["entries"]] == [("old", 5)]
+    refused = await lost_of(api, "lost-reset", "generation=2")
+    assert refused["code"] == "unknown_generation"
 
 
 @pytest.mark.parametrize("order", ["high", "low"])

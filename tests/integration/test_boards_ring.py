@@ -133,6 +133,40 @@ async def test_two_definitions_at_once_lose_no_entry_and_the_loser_is_shown(
         assert await regions.metric(name, "tallyring_boards_overruled") == 1
 
 
+async def test_what_the_loser_counted_after_a_reset_is_shown_in_every_region(
+    regions: Regions,
+) -> None:
+    board = "astray"
+    async with regions.parted():
+        await regions.send("b", "PUT", path("boards", board), {"rule": "sum", "ties": "member"})
+        await regions.write("b", board, member="p", add=1)
+        await reset(regions, "b", board)
+        await regions.write("b", board, member="p", add=3)
+        await regions.write("b", board, member="q", add=4)
+        for ties in ("first", "member"):  # a second version wins, whatever the clocks
+            await regions.send("a", "PUT", path("boards", board), {"rule": "best", "ties": ties})
+        await regions.write("a", board, member="p", score=7)
+        await reset(regions, "a", board)
+        await regions.write("a", board, member="p", score=9)
+    await regions.holds_after_rebuild({board: {"all": {"p": 9}}})
+    await regions.kill("c")
+    await regions.start("c")
+    for name in REGIONS:
+        where = path("boards", board, "overruled", "b", "entries")
+
+        async def kept(name: str = name, where: str = where) -> bool:
+            found = []
+            for query in ("", "?generation=0"):
+                status, page = await regions.ask(name, "GET", where + query)
+                entries = page.get("entries", [])
+                found.append((status, {line["member"]: line["score"] for line in entries}))
+            return found == [(200, {"p": 3, "q": 4}), (200, {"p": 1})]
+
+        await eventually(kept)
+        (lost,) = (await regions.send(name, "GET", path("boards", board)))["overruled"]
+        assert (lost["agent"], lost["generation"], lost["members"]) == ("b", 0, 2)
+
+
 async def test_a_change_in_two_regions_at_once_resolves_alike_and_loses_nothing(
     regions: Regions,
 ) -> None:

@@ -112,6 +112,10 @@ async def test_commands_do_what_they_say() -> None:
         }
         assert "best" in await says("board", "show", "laps")
         assert "Nothing was changed" in await says("board", "reset", "b", "--dry-run")
+        shown = await says("board", "reset", "b", "--rule", "best", "--dry-run")
+        assert 'rule: "sum" -> "best"' in shown
+        wide = ("--rule", "best", "--min", "0", "--max", str(2**50))
+        assert "tie_budget" in (await call("board", "reset", "b", *wide, "--dry-run")).stderr
         assert (await answers("top", "b"))["total"] == 3
         assert (await answers("board", "reset", "b"))["generation"] == 1
         assert "Nothing was changed" in await says("board", "retire", "laps", "--dry-run")

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from agent.boards import change
 from agent.boards import definition as definitions
-from agent.boards.catalog import GENERATION_SHIFT, Catalog
+from agent.boards.catalog import Catalog
 from agent.boards.definition import COUNTERS, Definition
+from agent.boards.overruled import GENERATION_SHIFT
 from agent.boards.windows import WindowSpec
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.slot import Kind, slot_of_name, slot_of_one
@@ -92,7 +93,8 @@ def test_two_regions_that_define_at_the_same_moment_keep_both() -> None:
         assert (board.agent, board.definition) == ("us", BEST)  # equal times: the greater body
         (lost,) = board.overruled
         assert (lost.agent, lost.definition) == ("eu", SUM)
-        assert [prefix + b"all" for prefix in lost.prefixes] == [spaces["eu"]]
+        (series,) = lost.series()
+        assert lost.prefix(series, lost.generation) + b"all" == spaces["eu"]
 
 
 def test_a_later_put_that_has_seen_both_clears_the_list() -> None:
