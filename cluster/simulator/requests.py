@@ -293,10 +293,18 @@ class _Outcome:
         self._keyed.add(applied)
 
     def _result(self, figure: Figure, windows: _Windows, note: Note | None) -> bool:
-        """A kept result stands in all of its windows that are open."""
+        """A kept result stands in all of its windows that are open.
+
+        One that was taken back is not added to a window that came after that: no retraction is
+        known there.
+        """
+        member, name = figure.member.encode(), (figure.key or "").encode()
+        spaces = (*windows.open.values(), *windows.closed.values())
+        taken = {space for space in spaces if (space, member, b"X" + name) in self._cells}
         found = [
-            self._cells.get((space, figure.member.encode(), b"K" + (figure.key or "").encode()))
+            self._cells.get((space, member, b"K" + name))
             for space in windows.open.values()
+            if not taken or space in taken
         ]
         if None in found or any(value is None or value[1] != figure.number for value in found):
             self.problems.append(f"{figure} is kept as {found}")
