@@ -184,7 +184,9 @@ async def test_5000_friends_and_no_more(api: Api) -> None:
 
 async def test_the_rank_in_the_window_before(api: Api) -> None:
     await api.define("cup", rule="best", windows=[{"name": "day", "grace": "0s"}, {"name": "all"}])
-    await write(api, "cup", {"a": 5, "b": 7})
+    after = await write(api, "cup", {"a": 5, "b": 7})
+    await read(api, f"/v1/boards/cup/entries?after={after}")
+    await api.until(lambda: shows(api, "cup", 2))
     await api.post("/v1/clock", {"now": TUESDAY})
     after = await write(api, "cup", {"a": 9, "c": 2})
     await api.until(lambda: shows(api, "cup", 2))
