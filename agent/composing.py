@@ -34,8 +34,7 @@ def repairing(
     projector: Projector,
 ) -> tuple[Ranges, Repairer, Auditor]:
     """What looks at cells again, with readers of its own."""
-    readers = Readers(peers.config.agent.data_dir / DATABASE)
-    parts.callback(readers.close)
+    readers = _own_readers(parts, peers)
     ranges = Ranges(peers, client, readers)
     repairer = Repairer(peers, ranges, readers, peers.config.repair)
     auditor = Auditor(peers, repairer, ranges, readers, rank_store.reads, projector, peers.now_ms)
@@ -60,9 +59,6 @@ def keeping(
     parts: AsyncExitStack, peers: Peers, clock: ManualClock | None, projector: Projector
 ) -> Keeper:
     """What keeps house, with readers of its own."""
-    path = peers.config.agent.data_dir / DATABASE
-    readers = Readers(path)
-    parts.callback(readers.close)
 
     def shown(lsn: int) -> bool:
         status = projector.status()
@@ -71,8 +67,8 @@ def keeping(
 
     return Keeper(
         peers.queue,
-        readers,
-        path,
+        _own_readers(parts, peers),
+        peers.config.agent.data_dir / DATABASE,
         clock.now_ms if clock else peers.now_ms,
         peers.config.keeping.interval_s,
         clock_off_ms=peers.clock_off_ms if clock is None else lambda: 0,
@@ -85,10 +81,8 @@ def patrolling(
 ) -> Patrol:
     """What compares Redis with SQLite all the time, with readers of its own."""
     config = peers.config
-    readers = Readers(config.agent.data_dir / DATABASE)
-    parts.callback(readers.close)
     return Patrol(
-        readers,
+        _own_readers(parts, peers),
         rank_store.reads,
         projector,
         lambda: peers.queue.state,
@@ -103,8 +97,7 @@ def certifying(
     parts: AsyncExitStack, peers: Peers, client: Client, clock: ManualClock | None
 ) -> tuple[Certifier, FinalCalls]:
     """What certifies finals, with readers of its own: it scans whole windows."""
-    readers = Readers(peers.config.agent.data_dir / DATABASE)
-    parts.callback(readers.close)
+    readers = _own_readers(parts, peers)
     calls = FinalCalls(peers, client, peers.readers)
 
     def promises() -> bool:
@@ -129,3 +122,10 @@ def answering_calls(
             Kind.FINAL: finals.answer,
         },
     )
+
+
+def _own_readers(parts: AsyncExitStack, peers: Peers) -> Readers:
+    """Readers of the agent's file that nobody else waits for."""
+    readers = Readers(peers.config.agent.data_dir / DATABASE)
+    parts.callback(readers.close)
+    return readers

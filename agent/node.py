@@ -211,13 +211,14 @@ async def _run(config: Config) -> None:
         await parts.enter_async_context(_serving(services, listening))
         log.info("agent is up", agent=config.name, ring=config.ring.name, url=config.advertise)
         async with asyncio.TaskGroup() as loops:
-            parts_running = (projector, gossip, rank_store, shelf, repairer, auditor, keeper)
-            watching = queue.watch(), readers.watch(), _watch_disk(config, queue)
-            serving = certifier.run(), services.live.run(), patrol.run()
-            for loop in (*watching, *(part.run() for part in parts_running), *serving):
+            for loop in (
+                *(queue.watch(), readers.watch(), _watch_disk(config, queue)),
+                *(projector.run(), rank_store.run(), services.live.run(), patrol.run()),
+                *(gossip.run(), shelf.run(), repairer.run(), auditor.run()),
+                *(keeper.run(), certifier.run(), _end_when_left(services.leaving)),
+                _announce_again(config, queue, announced),
+            ):
                 loops.create_task(loop)
-            loops.create_task(_end_when_left(services.leaving))
-            loops.create_task(_announce_again(config, queue, announced))
 
 
 async def _announce(config: Config, queue: CommitQueue) -> bool:

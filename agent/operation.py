@@ -30,12 +30,12 @@ class Write:
 class Define:
     """Define a board, or change it. A retired one starts a new generation.
 
-    expected: the tag of what is to be changed (agent/boards/change.py); None: whatever there is.
+    expected: tags of what is to be changed (agent/boards/change.py); None: whatever there is.
     """
 
     board: str
     definition: Definition
-    expected: str | None = None
+    expected: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Reset:
 
     board: str
     definition: Definition | None
-    expected: str | None = None
+    expected: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Retire:
     """Retire a board: it takes no entries and has no ranks until it is defined anew."""
 
     board: str
-    expected: str | None = None
+    expected: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

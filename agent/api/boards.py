@@ -16,6 +16,7 @@ from agent.api.answers import (
     RetiredAnswer,
 )
 from agent.api.bodies import Decoder
+from agent.api.etags import tags_in
 from agent.api.final_choosing import generation_of
 from agent.api.route import Call
 from agent.api.showing import full, windows_of
@@ -233,9 +234,10 @@ def _members(snapshot: SqliteSnapshot, its: Overruled) -> int:
     return max(counts, default=0)
 
 
-def _expected(call: Call) -> str | None:
-    """The tag of the board that the caller has seen, if it says so."""
-    return call.request.headers.get("If-Match")
+def _expected(call: Call) -> frozenset[str] | None:
+    """The tags of the board that the caller has seen, if it says so."""
+    header = call.request.headers.get("If-Match")
+    return None if header is None else tags_in(header)
 
 
 def _definition_of(call: Call, name: str) -> FullDefinition | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agent.api.etags import is_named
 from agent.api.final_answers import CertificateAnswer, PendingFinal
 from agent.api.route import Call
 from agent.boards.catalog import Board, Placed
@@ -204,7 +205,7 @@ def check_match(call: Call, told: Certificate) -> bool:
     """
     tag, headers = told.hash.hex(), call.request.headers
     wanted = headers.get("If-Match")
-    if wanted is not None and not _matches(wanted, tag):
+    if wanted is not None and not is_named(tag, wanted):
         raise Changed(
             "final_changed",
             f"the final has the hash {tag[:16]}... (version {told.version}), not the one of"
@@ -212,12 +213,7 @@ def check_match(call: Call, told: Certificate) -> bool:
             hint="begin anew with what it is now, or ask for the older one with `version`",
         )
     known = headers.get("If-None-Match")
-    return known is not None and _matches(known, tag)
-
-
-def _matches(header: str, tag: str) -> bool:
-    tags = [each.strip().removeprefix("W/").strip('"') for each in header.split(",")]
-    return "*" in tags or tag in tags
+    return known is not None and is_named(tag, known)
 
 
 def is_closed(state: State, chosen: Chosen, agent: str) -> bool:

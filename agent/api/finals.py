@@ -25,7 +25,7 @@ from agent.errors import Malformed
 from agent.state import State
 from agent.store.finals import chunk_of, rows_of
 from agent.store.snapshot import SqliteSnapshot
-from agent.store.standings import LATE_SHOWN_MAX, Late, Pace
+from agent.store.standings import LATE_SHOWN_MAX, NOTHING_LATE, Late, Pace
 
 PAGE_DEFAULT = 100
 
@@ -58,7 +58,7 @@ async def _page(call: Call, chosen: Chosen, told: Certificate) -> FinalAnswer:
         lambda snapshot: _rows(snapshot, chosen.space, told, offset, limit)
     )
     certifier = services.certifier
-    late = None if certifier is None else certifier.late_of(chosen.space)
+    late = NOTHING_LATE if certifier is None else certifier.late_of(chosen.space)
     return FinalAnswer(
         board=chosen.board.name,
         generation=chosen.generation,
@@ -67,7 +67,7 @@ async def _page(call: Call, chosen: Chosen, told: Certificate) -> FinalAnswer:
         history=history_of(chosen.final, told),
         pending=pending_of(state, chosen),
         conflict=chosen.final.conflict,
-        late=0 if late is None else late.members,
+        late=late.members,
         offset=offset,
         total=told.members,
         entries=[_entry(state, chosen.board.name, row) for row in rows],
@@ -119,10 +119,9 @@ async def show_late(call: Call) -> web.Response:
         count, banned = await services.readers.read(
             lambda snapshot: _banned(snapshot, chosen.space, told, hidden)
         )
-    late = None if certifier is None else certifier.late_of(chosen.space)
+    late = NOTHING_LATE if certifier is None else certifier.late_of(chosen.space)
     offset, limit = call.query["offset"], call.query["limit"]
     end = offset + limit
-    shown = () if late is None else late.shown
     return call.answer(
         LateAnswer(
             board=board,
@@ -130,12 +129,12 @@ async def show_late(call: Call) -> web.Response:
             window=chosen.window,
             version=told.version,
             hash=told.hash.hex(),
-            late=0 if late is None else late.members,
+            late=late.members,
             banned=count,
             offset=offset,
             shown_max=LATE_SHOWN_MAX,
             entries=[
-                _late(its) for its in shown[offset:end] if not state.erased.closed(its.member)
+                _late(its) for its in late.shown[offset:end] if not state.erased.closed(its.member)
             ],
             banned_entries=banned[offset:end],
         )

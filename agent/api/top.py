@@ -15,6 +15,7 @@ from aiohttp import web
 
 from agent.api.answers import PageAnswer
 from agent.api.bodies import JSON, encode
+from agent.api.etags import is_named
 from agent.api.freshness import freshness_of
 from agent.state import State
 
@@ -122,8 +123,8 @@ def tag_of(page: PageAnswer) -> str:
 
 def not_modified(request: web.BaseRequest, tag: str) -> bool:
     """Whether the caller has this page already."""
-    wanted = request.headers.get("If-None-Match", "")
-    return bool(wanted) and tag in [part.strip() for part in wanted.split(",")]
+    wanted = request.headers.get("If-None-Match")
+    return wanted is not None and is_named(tag, wanted)
 
 
 def _of(state: State, board: str) -> tuple[object, ...]:
@@ -132,7 +133,7 @@ def _of(state: State, board: str) -> tuple[object, ...]:
 
 def _response(head: bytes, lag_ms: int | None, tag: str, request: web.BaseRequest) -> web.Response:
     headers = {"ETag": tag, "Cache-Control": CACHE_CONTROL}
-    if "If-None-Match" in request.headers and not_modified(request, tag):
+    if not_modified(request, tag):
         return web.Response(status=304, headers=headers)
     lag = b"null" if lag_ms is None else b"%d" % lag_ms
     body = b"%b%b}" % (head, lag)

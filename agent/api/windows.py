@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from aiohttp import web
 from msgspec import UNSET, UnsetType
@@ -36,14 +37,18 @@ async def list_windows(call: Call) -> web.Response:
     """GET /v1/boards/{board}/windows."""
     services = call.services
     state, now_ms = services.queue.state, services.board_now_ms()
-    generation = generation_of(call, board_of(call))
-    if generation != board_of(call).generation:
+    found = board_of(call)
+    generation = generation_of(call, found)
+    if generation != found.generation:
         return await _list_earlier(call, generation)
     board = state.catalog.board(call.board_name())
     held, certified = await services.readers.read(
-        lambda snapshot: (_held(snapshot, board), _certified(snapshot, board))
+        lambda snapshot: (
+            _ids(board, snapshot.spaces_of),
+            _ids(board, partial(spaces_certified, snapshot)),
+        )
     )
-    found = [
+    listed = [
         (name, its)
         for name in board.window_names()
         for its in _listed(state, board, name, held, certified, now_ms)
@@ -51,7 +56,7 @@ async def list_windows(call: Call) -> web.Response:
     offset = call.query["offset"]
     page = [
         placed
-        for name, its in found[offset : offset + call.query["limit"]]
+        for name, its in listed[offset : offset + call.query["limit"]]
         if (placed := _placed(board, name, its, now_ms)) is not None
     ]
     finals = await services.readers.read(
@@ -60,7 +65,7 @@ async def list_windows(call: Call) -> web.Response:
     shown = [
         _state(state, placed, final, now_ms) for placed, final in zip(page, finals, strict=True)
     ]
-    return call.answer(WindowsAnswer(board.name, generation, shown, offset, len(found)))
+    return call.answer(WindowsAnswer(board.name, generation, shown, offset, len(listed)))
 
 
 async def _list_earlier(call: Call, generation: int) -> web.Response:
@@ -91,22 +96,12 @@ def _final(snapshot: SqliteSnapshot, space: bytes) -> Final:
     return final_of(snapshot.slots_of(MARKS_SPACE, space))
 
 
-def _held(snapshot: SqliteSnapshot, board: Board) -> Ids:
-    """The windows of a board that hold cells."""
+def _ids(board: Board, spaces_of: Callable[[bytes], list[bytes]]) -> Ids:
+    """The windows of a board whose spaces are among those that `spaces_of` finds by a prefix."""
     found: dict[str, set[str]] = {}
     # Series of the same zone share their prefix.
     for prefix in {counted.prefix for counted in board.counted if counted.shown}:
-        for space in snapshot.spaces_of(prefix):
-            id = space.removeprefix(prefix).decode(errors="replace")  # noqa: A001 -- its name
-            found.setdefault(name_of_id(id), set()).add(id)
-    return found
-
-
-def _certified(snapshot: SqliteSnapshot, board: Board) -> Ids:
-    """The windows of a board that have a final."""
-    found: dict[str, set[str]] = {}
-    for prefix in {counted.prefix for counted in board.counted if counted.shown}:
-        for space in spaces_certified(snapshot, prefix):
+        for space in spaces_of(prefix):
             id = space.removeprefix(prefix).decode(errors="replace")  # noqa: A001 -- its name
             found.setdefault(name_of_id(id), set()).add(id)
     return found

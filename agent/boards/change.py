@@ -41,19 +41,17 @@ def tag_of(board: Board) -> str:
     return f"{board.generation}.{board.version}.{board.agent}"
 
 
-def check_expected(catalog: Catalog, name: str, expected: str | None) -> None:
+def check_expected(catalog: Catalog, name: str, expected: frozenset[str] | None) -> None:
     """Check that a board is still what its changer has seen.
 
     Args:
-        expected: a tag, or several with commas, each as HTTP writes it or bare; `*`: any board in
-            use. None: whatever there is.
+        expected: tags (`tag_of`), any of them; `*`: any board in use. None: whatever there is.
 
     Raises:
         Conflict: (`board_conflict`) it is not; nothing is to be written.
     """
     if expected is None:
         return
-    tags = [each.strip().removeprefix("W/").strip('"') for each in expected.split(",")]
     board = catalog.find(name)
     if board is None or board.definition is None:
         raise Conflict(
@@ -61,7 +59,7 @@ def check_expected(catalog: Catalog, name: str, expected: str | None) -> None:
             f"board: {name!r} is not in use, so it isn't what If-Match names",
             hint="GET /v1/boards lists the boards in use",
         )
-    if "*" not in tags and tag_of(board) not in tags:
+    if expected.isdisjoint({"*", tag_of(board)}):
         by = f", by agent {board.agent!r}" if board.agent else ""
         raise Conflict(
             "board_conflict",

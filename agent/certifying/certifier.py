@@ -37,7 +37,6 @@ from agent.certifying.looking import (
     certified_windows,
     closed_windows,
     concerns,
-    hash_in_force,
     look_at,
     note_wait,
 )
@@ -58,7 +57,7 @@ from agent.errors import TallyringError
 from agent.operation import BoardChanged
 from agent.state import State
 from agent.store.readers import Readers
-from agent.store.standings import LateList
+from agent.store.standings import NOTHING_LATE, LateList
 
 log = structlog.get_logger("tallyring.certifying")
 
@@ -141,9 +140,9 @@ class Certifier:
             Counter(window.state for window in windows) + Counter(certified=len(self._done)),
         )
 
-    def late_of(self, space: bytes) -> LateList | None:
-        """What came after a window's final, as far as it was looked through; None: nothing."""
-        return self._copies.late.get(space)
+    def late_of(self, space: bytes) -> LateList:
+        """What came after a window's final, as far as it was looked through."""
+        return self._copies.late.get(space, NOTHING_LATE)
 
     async def run(self) -> None:
         """Certify for ever.
@@ -201,7 +200,7 @@ class Certifier:
                 raise
         if self._late_due and time.monotonic() >= self._late_at:
             self._late_due, self._late_at = False, time.monotonic() + LATE_EVERY_S
-            await self._copies.list_late(hash_in_force)
+            await self._copies.list_late()
         self.counts.scans = self._copies.scans
 
     async def _find(self, state: State) -> None:
@@ -226,7 +225,7 @@ class Certifier:
             look = await self._readers.read(lambda found: look_at(found, space))
             self._check_conflict(space, look.final)
             digest = await self._digest(space, window, look.final, state)
-            hashes = {its: copied[0] for its, copied in window.copied.items()}
+            hashes = {its: copied.hash for its, copied in window.copied.items()}
             members = members_of(state)
             step = next_step(look.final, state.agent, members, digest, hashes, look.held)
             window.fetching = step == Step.FETCH

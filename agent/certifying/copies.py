@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
 
 import structlog
 
@@ -20,6 +19,8 @@ from agent.boards.final_rows import CHUNK_ROWS, FinalRow, pack_chunk, without_na
 from agent.boards.finals import Certificate, Discard, Shelve
 from agent.boards.marks import name_of_space
 from agent.certifying.fetched import Fetched
+from agent.certifying.looking import hash_in_force
+from agent.certifying.window import Copied
 from agent.commit import CommitQueue
 from agent.state import State
 from agent.store.finals import Held, hashes_of, held_late, held_of, rows_of
@@ -34,13 +35,6 @@ REST_S = 0.02  # between two of them
 
 Fetch = Callable[[bytes, bytes, int], Awaitable[bytes | None]]
 """(space, hash, number) -> a chunk of a final from some other agent, unchecked; None: from none."""
-
-
-class Copied(NamedTuple):
-    """A copy that was made: its hash, and the lsn of the snapshot that it was made from."""
-
-    hash: bytes
-    lsn: int
 
 
 class Copies:
@@ -170,11 +164,8 @@ class Copies:
         if found - set(kept):
             await self._queue.submit(Discard(space, tuple(sorted(kept))))
 
-    async def list_late(self, in_force: Callable[[SqliteSnapshot, bytes], bytes | None]) -> None:
+    async def list_late(self) -> None:
         """Look through the finals from which live standings may differ, where they have changed.
-
-        Args:
-            in_force: the hash of a window's final; None where it has none.
 
         Raises:
             StoreError: the file can't be read.
@@ -182,7 +173,7 @@ class Copies:
         state = self._queue.state
         listed = await self._readers.read(
             lambda found: [
-                its for its in held_late(found) if in_force(found, its.space) == its.hash
+                its for its in held_late(found) if hash_in_force(found, its.space) == its.hash
             ]
         )
         for space in self.late.keys() - {held.space for held in listed}:
@@ -198,7 +189,7 @@ class Copies:
             of = held.hash, hidden, len(state.erased)
             if known is not None and known.lsn >= touched and self._listed[space] == of:
                 continue
-            found = await self._readers.read(_late_reader(held, placed, state, in_force))
+            found = await self._readers.read(_late_reader(held, placed, state, hidden))
             self.scans += found is not None
             if found is not None:
                 self.late[space], self._listed[space] = found, of
@@ -208,12 +199,11 @@ def _late_reader(
     held: Held,
     placed: Placed,
     state: State,
-    in_force: Callable[[SqliteSnapshot, bytes], bytes | None],
+    hidden: frozenset[bytes],
 ) -> Callable[[SqliteSnapshot], LateList | None]:
     def read(snapshot: SqliteSnapshot) -> LateList | None:
-        if in_force(snapshot, held.space) != held.hash:
+        if hash_in_force(snapshot, held.space) != held.hash:
             return None
-        hidden = frozenset(state.bans.hidden(placed.board.name))
         rows = rows_of(snapshot, held.space, held.hash)
         return differences(snapshot, placed, state.erased.closed, hidden, rows, Pace())
 

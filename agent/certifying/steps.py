@@ -19,6 +19,7 @@ from agent.boards.finals import (
 )
 from agent.boards.marks import place_of
 from agent.certifying.looking import concerns
+from agent.certifying.window import Copied
 from agent.crdt.slot import Kind
 from agent.state import State
 
@@ -66,7 +67,7 @@ def said_at(
     final: Final,
     state: State,
     digest: bytes | None,
-    copied: Mapping[bytes, tuple[bytes, int]],
+    copied: Mapping[bytes, Copied],
     members: Mapping[bytes, int],
 ) -> SayFinal:
     """What is said with a step that says something.
@@ -74,7 +75,7 @@ def said_at(
     Args:
         state: of which the digest is.
         digest: of the standings, with SAY and FREEZE.
-        copied: digest -> (hash, lsn of the snapshot) of the copies that were made here.
+        copied: digest -> the copy that was made of it here.
         members: hash -> how many rows, of the complete copies that are here.
     """
     version = final.version
@@ -84,8 +85,8 @@ def said_at(
             return SayFinal(space, Kind.DIGEST, version, digest, state.lsn)
         case Step.FREEZE:
             assert digest is not None
-            hash_, lsn = copied[digest]
-            return SayFinal(space, Kind.FROZEN, version, digest + hash_, lsn)
+            copy = copied[digest]
+            return SayFinal(space, Kind.FROZEN, version, digest + copy.hash, copy.lsn)
         case Step.THAW:
             return SayFinal(space, Kind.FROZEN, version, b"")
         case _:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent.boards.final_rows import SUM_MODULUS
 from agent.store.standings import Summed
 
 DISAGREE_S = 300.0  # digests that differ for so long are an alarm
+
+
+class Copied(NamedTuple):
+    """A copy that was made: its hash, and the lsn of the snapshot that it was made from."""
+
+    hash: bytes
+    lsn: int
 
 
 @dataclass(slots=True)
@@ -46,7 +54,7 @@ class Pending:
     """What is known of one window.
 
     tally: None until the window is settled.
-    copied: digest -> (hash, lsn of the snapshot) of the copy that was made of it.
+    copied: digest -> the copy that was made of it.
     state: how far this agent was with it when it was last looked at.
     waits: for whom.
     differ_since: when all had said their digests, and those differed; by a steady clock.
@@ -54,7 +62,7 @@ class Pending:
     """
 
     tally: Tally | None = None
-    copied: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    copied: dict[bytes, Copied] = field(default_factory=dict)
     state: str = "closed"
     waits: tuple[str, ...] = ()
     differ_since: float | None = None

@@ -75,6 +75,20 @@ def decode_space(data: bytes) -> Space | None:
         return None
 
 
+def board_prefix(board: str) -> bytes:
+    """What all spaces of a board begin with; nothing where `board` is empty, as all spaces do.
+
+    Of a name that no board can have it is what no space begins with.
+    """
+    name = board.encode()[:255]
+    return bytes([len(name)]) + name if name else b""
+
+
+def shape_prefix(space: bytes) -> bytes:
+    """What all spaces of one board, generation and shape begin with; a window's id follows."""
+    return space[: 1 + space[0] + 12]
+
+
 def own_space(name: str) -> bytes:
     """The space of one of the agents' own collections, e.g. `~boards`, `~ring`."""
     return encode_space(Space(name, 0, NO_SHAPE, ""))

@@ -10,7 +10,7 @@ from agent.boards.finals import certifiable, final_of
 from agent.boards.marks import Due, due, place_of
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.fingerprint import Stored
-from agent.crdt.space import MARKS_SPACE
+from agent.crdt.space import MARKS_SPACE, shape_prefix
 from agent.state import State
 from agent.store.scrub import whole
 
@@ -83,7 +83,7 @@ def _uncertified(
     """The oldest window of a series, up to one, whose final not all members have certified yet."""
     collected = state.marks.collected(series)
     waiting = []
-    for space in snapshot.spaces_of(series[: 1 + series[0] + 12]):
+    for space in snapshot.spaces_of(shape_prefix(series)):
         place, placed = place_of(space), state.catalog.placed(space)
         if place is None or placed is None or place.series != series or not certifiable(placed):
             continue

@@ -191,6 +191,9 @@ class LateList(NamedTuple):
     lsn: int
 
 
+NOTHING_LATE = LateList(0, (), 0)
+
+
 def differences(
     snapshot: StandingsSnapshot,
     placed: Placed,

@@ -125,9 +125,7 @@ class Api:
         take: Callable[[bytes], object],
     ) -> None:
         async with self._asked("GET", path, None, query, headers, DOWNLOAD_TIME) as response:
-            if response.status >= 400:
-                answer = await response.json(content_type=None)
-                raise _problem(response.status, answer if isinstance(answer, dict) else {})
+            await _check(response)
             async for data in response.content.iter_any():
                 take(data)
 
@@ -148,9 +146,7 @@ class Api:
         self, path: str, query: dict[str, Any], take: Callable[[str, dict[str, Any]], None]
     ) -> None:
         async with self._asked("GET", path, None, query, {}, DOWNLOAD_TIME) as response:
-            if response.status >= 400:
-                answer = await response.json(content_type=None)
-                raise _problem(response.status, answer if isinstance(answer, dict) else {})
+            await _check(response)
             name = ""
             while line := await response.content.readuntil(b"\n"):
                 field, _, value = line.decode().rstrip("\n").partition(": ")
@@ -211,6 +207,13 @@ class Api:
             click.echo(shown)
         else:
             show_table(shown)
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    """Raise the problem that an agent answers with in the place of a stream."""
+    if response.status >= 400:
+        answer = await response.json(content_type=None)
+        raise _problem(response.status, answer if isinstance(answer, dict) else {})
 
 
 def _problem(status: int, answer: dict[str, Any]) -> CommandError:

@@ -25,7 +25,7 @@ from agent.boards.finals import (
 from agent.certifying.fetched import Fetched
 from agent.certifying.looking import certified_windows, closed_windows
 from agent.certifying.steps import digest_now, makes_key, may_say, members_of, said_at
-from agent.certifying.window import Pending, Tally
+from agent.certifying.window import Copied, Pending, Tally
 from agent.crdt.space import MARKS_SPACE
 from agent.operation import BoardChanged
 from agent.store.standings import Ordered, summed
@@ -92,7 +92,7 @@ class Mover:
         digest = self._digest(space, final, window)
         if self._its.prepared:
             return
-        hashes = {its: copied[0] for its, copied in window.copied.items()}
+        hashes = {its: copied.hash for its, copied in window.copied.items()}
         step = next_step(final, agent.name, members_of(state), digest, hashes, held)
         match step:
             case Step.WAIT:
@@ -169,7 +169,7 @@ class Mover:
             self._prepare(Shelve(space, hash_, ((number, chunk),), whole, lsn=lsn))
 
         def copied() -> None:
-            window.copied = {digest: (hash_, lsn)}
+            window.copied = {digest: Copied(hash_, lsn)}
 
         self._its.prepared.append(copied)
 

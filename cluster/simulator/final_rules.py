@@ -76,16 +76,9 @@ def _closed_by_all(
 def _alone(its: NextStep) -> NextStep:
     """Rules G and M left out: nobody waits for what others say."""
 
-    def alone(
-        final: Final,
-        agent: str,
-        members: Collection[str],
-        digest: bytes | None,
-        hashes: Mapping[bytes, bytes],
-        held: Collection[bytes],
-    ) -> Step:
+    def alone(final: Final, agent: str, members: Collection[str], *rest: object) -> Step:
         mine = [name for name in members if name == agent]
-        return its(final, agent, mine, digest, hashes, held)
+        return its(final, agent, mine, *rest)
 
     return alone
 

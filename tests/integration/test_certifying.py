@@ -196,19 +196,15 @@ async def test_a_region_that_comes_back_adopts_and_its_results_are_late(tmp_path
         await same_state(ring)
 
         def late(agent: Agent) -> bool:
-            found = agent.certifier.late_of(space_of(agent))
-            its = None if found is None else found.shown
-            return its is not None and [(x.member, x.final_score, x.live_score) for x in its] == [
-                (b"p", None, 5)
-            ]
+            its = agent.certifier.late_of(space_of(agent)).shown
+            return [(x.member, x.final_score, x.live_score) for x in its] == [(b"p", None, 5)]
 
         await ring.all(late)
         assert ring.agents["c"].certifier.counts.fetched == 1
         await ring.agents["a"].do(SetBan(b"p", "cup", None, "cheat", "op"))
 
         def nobody(agent: Agent) -> bool:
-            found = agent.certifier.late_of(space_of(agent))
-            return found is None or not found.shown
+            return not agent.certifier.late_of(space_of(agent)).shown
 
         await ring.all(nobody)  # as after a restart
 
@@ -272,7 +268,7 @@ async def test_what_comes_later_changes_no_row_but_the_name_of_the_erased(tmp_pa
         assert await certified(ring) == told
         for agent in ring.agents.values():
             path = ring.folder / agent.name
-            assert agent.certifier.late_of(space_of(agent)) is None
+            assert agent.certifier.late_of(space_of(agent)).members == 0
             assert path.is_dir()
 
 
