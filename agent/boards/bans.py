@@ -94,6 +94,10 @@ def _is_ban(row: Row) -> bool:
     return row.space == BANS_SPACE and row.slot[0] == Kind.FLAG and b"\0" not in row.slot
 
 
+def _board_of(row: Row) -> str:
+    return row.slot[1:].decode(errors="replace")
+
+
 class Bans:
     """All bans that stand. `with_rows` gives new ones; a copy changes by `take` until it is given
     away: there may be very many, so what is changed a row at a time is copied once.
@@ -137,7 +141,7 @@ class Bans:
         """Take over one changed cell; one of the history is passed over."""
         if not _is_ban(row):
             return
-        member, board, value = row.member, row.slot[1:].decode(errors="replace"), row.value
+        member, board, value = row.member, _board_of(row), row.value
         self._cells[member] = {**self._cells.get(member, {}), board: value}
         its = self._standing.get(member, frozenset()) - {board}
         self._until.pop((member, board), None)
@@ -155,6 +159,18 @@ class Bans:
         for board in self._cells.pop(member, {}):
             self._until.pop((member, board), None)
         self._standing.pop(member, None)
+
+    def lifted(self, before: Bans, rows: Iterable[Row]) -> list[tuple[bytes, str]]:
+        """(member, board) of the bans that stood before these changed cells and do not any more."""
+        if before is self:
+            return []
+        names = [(row.member, _board_of(row)) for row in rows if _is_ban(row)]
+        return [
+            (member, board)
+            for member, board in names
+            if board in before._standing.get(member, ())
+            and board not in self._standing.get(member, ())
+        ]
 
     def hides(self, member: bytes, board: str) -> bool:
         """Whether a member is shown nowhere on a board."""

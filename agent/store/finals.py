@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agent.boards.final_rows import FinalRow, unpack_chunk
 from agent.boards.finals import Discard, Shelve
 from agent.crdt.slot import Kind
-from agent.crdt.space import MARKS_SPACE, NO_SHAPE
+from agent.crdt.space import MARKS_SPACE, NO_SHAPE, board_prefix
 from agent.store.lookup import above
 from agent.store.snapshot import SqliteSnapshot
 
@@ -53,6 +53,22 @@ def keep_or_discard(db: sqlite3.Connection, operation: Shelve | Discard) -> bool
 def note_late(db: sqlite3.Connection, spaces: Iterable[bytes]) -> None:
     """Note, within the writer's transaction, that the live standings of windows have changed."""
     db.executemany("UPDATE finals SET late = 1 WHERE space = ?", [(space,) for space in spaces])
+
+
+def note_lifted(db: sqlite3.Connection, lifted: Iterable[tuple[bytes, str]]) -> None:
+    """Note, within the writer's transaction, that members are shown again in windows of boards.
+
+    Args:
+        lifted: (member, board), of all boards where that is empty.
+    """
+    for member, board in lifted:
+        prefix = board_prefix(board)
+        db.execute(
+            "UPDATE finals SET late = 1 WHERE space >= ? AND space < ? AND EXISTS (SELECT 1"
+            " FROM cells AS c JOIN spaces AS s ON s.id = c.space"
+            " WHERE s.space = finals.space AND c.member = ?)",
+            (prefix, above(prefix), member),
+        )
 
 
 def held_of(snapshot: SqliteSnapshot, space: bytes) -> list[Held]:
@@ -98,15 +114,6 @@ def held_late(snapshot: SqliteSnapshot) -> list[Held]:
         "SELECT space, hash, members, late FROM finals WHERE late ORDER BY space, hash"
     )
     return [Held(its, hash_, members, bool(late)) for its, hash_, members, late in found]
-
-
-def spaces_held(snapshot: SqliteSnapshot, prefix: bytes) -> list[bytes]:
-    """The spaces of which complete copies are here, that begin with some bytes; in order."""
-    found = snapshot.connection.execute(
-        "SELECT DISTINCT space FROM finals WHERE substr(space, 1, ?) = ? ORDER BY space",
-        (len(prefix), prefix),
-    )
-    return [space for (space,) in found]
 
 
 def spaces_certified(snapshot: SqliteSnapshot, prefix: bytes) -> list[bytes]:

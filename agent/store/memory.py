@@ -16,7 +16,7 @@ from agent.boards.finals import Discard, Shelve
 from agent.boards.tally import MemberKey, SlotGroup
 from agent.crdt.cell import Key, Row, Value
 from agent.crdt.fingerprint import BUCKETS, Stored, bucket_of, fingerprint, fits
-from agent.crdt.space import is_own
+from agent.crdt.space import board_prefix, is_own
 from agent.crdt.total import Total, total_of
 from agent.errors import DamagedCell, StoreError
 from agent.exchange import Boot, Reading
@@ -148,6 +148,10 @@ class MemoryStore:
             self._totals = {key: total for key, total in self._totals.items() if key[0] in held}
         for space in outcome.late:
             self.late |= {(space, each) for each in self.complete_copies(space)}
+        for member, board in outcome.state.bans.lifted(before.bans, outcome.rows):
+            for space in {key[0] for key in self._rows if key[1] == member}:
+                if space.startswith(board_prefix(board)):
+                    self.late |= {(space, each) for each in self.complete_copies(space)}
         self._state = outcome.state
 
     def mend(self, rows: Sequence[Row], correction: Correction | None = None) -> int:

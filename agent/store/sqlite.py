@@ -32,7 +32,7 @@ from agent.membership import Ring
 from agent.operation import Correction
 from agent.state import Outcome, State, WorkingSet
 from agent.store.dropping import drop_cells, drop_entries, erases, forget_spaces, prune
-from agent.store.finals import keep_or_discard, note_late
+from agent.store.finals import keep_or_discard, note_late, note_lifted
 from agent.store.identity import Identity, Life
 from agent.store.lookup import load_working_set
 from agent.store.mend import FLIP, correct, mend_cell
@@ -268,6 +268,9 @@ class SqliteStore:
             self._log_entries -= drop_entries(db, outcome.entries)
         if outcome.late:
             note_late(db, outcome.late)
+        lifted = state.bans.lifted(before.bans, rows)
+        if lifted:
+            note_lifted(db, lifted)
         superseded = self._log_entries - self._cells
         if superseded > max(PRUNE_FLOOR_ENTRIES, self._cells) or self._sweeps:
             look = max(PRUNE_LOOK_MIN, PRUNE_LOOK_PER_APPEND * len(rows))

@@ -19,8 +19,8 @@ from agent.certifying.copies import Copies
 from agent.commit import CommitQueue
 from agent.crdt.slot import Kind
 from agent.crdt.space import MARKS_SPACE
-from agent.operation import Define, Drop, Erase, Reset, SetBan, Write
-from agent.store.finals import held_of, rows_of
+from agent.operation import Define, Drop, Erase, LiftBan, Reset, SetBan, Write
+from agent.store.finals import Held, held_of, rows_of
 from agent.store.snapshot import SqliteSnapshot
 from tests.integration.gossip_rig import Agent, until
 from tests.integration.keeping_rig import (
@@ -207,6 +207,38 @@ async def test_a_region_that_comes_back_adopts_and_its_results_are_late(tmp_path
             return not agent.certifier.late_of(space_of(agent)).shown
 
         await ring.all(nobody)  # as after a restart
+
+
+@pytest.mark.parametrize("board", ["cup", ""])
+async def test_a_ban_that_is_lifted_later_is_listed_by_itself(tmp_path: Path, board: str) -> None:
+    async with ring_of(tmp_path) as ring:
+        await with_cup(ring)
+        a = ring.agents["a"]
+        await a.do(scores(p=5, q=4))
+        for name in (b"p", b"x"):  # the second one has no entry
+            await a.do(SetBan(name, board, None, "cheat", "op"))
+        await same_state(ring)
+        ring.clock.ms = CLOSED
+        told = await certified(ring)
+        assert shown(await rows(a)) == [(1, "q", 4)]
+        assert [held.late for held in await copies(a)] == [False]
+        await a.do(LiftBan(b"x", board, "", "op"))
+        assert [held.late for held in await copies(a)] == [False]
+        await a.do(LiftBan(b"p", board, "it was its brother", "op"))
+
+        def late(agent: Agent) -> bool:
+            its = agent.certifier.late_of(space_of(agent)).shown
+            return [(x.member, x.final_score, x.live_score) for x in its] == [(b"p", None, 5)]
+
+        await ring.all(late)
+        assert await certified(ring) == told
+        await ring.stop("b")
+        await ring.start("b")
+        await until(lambda: late(ring.agents["b"]))
+
+
+async def copies(agent: Agent) -> list[Held]:
+    return await agent.readers.read(lambda snapshot: held_of(snapshot, space_of(agent)))
 
 
 async def test_rows_are_fetched_again_also_of_a_board_that_was_reset(
