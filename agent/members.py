@@ -65,12 +65,14 @@ def tend(draft: Draft, operation: SetMarks | Drop) -> bool:
         case SetMarks(marks):
             changed = False
             for due in marks:
-                key, value = cell_of(due.kind, due.series, draft.state.agent, due.window)
+                state = draft.state
+                inc = state.inc if due.kind == Kind.CLOSE else 0
+                key, value = cell_of(due.kind, due.series, state.agent, due.window, inc)
                 current = draft.row(key)
                 if current is None or current.body < value[2]:
                     draft.write(key, value)
                     changed = True
-                elif due.again and current.seq > draft.state.vv.get(current.inc, 0):
+                elif due.again and current.seq > state.vv.get(current.inc, 0):
                     draft.write(key, (current.major, current.minor + 1, current.body))
                     changed = True
             return changed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -50,17 +51,35 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What came of a load: requests answered, the time they took, latencies in ms."""
+    """What came of a load: the time it took, and the latency of each request, in order of size."""
 
-    requests: int
     seconds: float
-    p50_ms: float
-    p99_ms: float
+    latencies_s: array[float]
+
+    @property
+    def requests(self) -> int:
+        """How many were answered."""
+        return len(self.latencies_s)
 
     @property
     def per_s(self) -> float:
-        """Requests a second."""
+        """Requests answered a second."""
         return self.requests / self.seconds
+
+    @property
+    def p50_ms(self) -> float:
+        """The median latency."""
+        return percentile_ms(self.latencies_s, 0.5)
+
+    @property
+    def p99_ms(self) -> float:
+        """What one in a hundred took longer than."""
+        return percentile_ms(self.latencies_s, 0.99)
+
+
+def percentile_ms(ordered_s: Sequence[float], share: float) -> float:
+    """A percentile, in ms, of latencies in s that are in order."""
+    return ordered_s[int(len(ordered_s) * share)] * 1000
 
 
 class _Connection(asyncio.Protocol):
@@ -184,13 +203,7 @@ async def _drive(load: Load) -> Driven:
         connection.go()
     await ended
     seconds = time.perf_counter() - started
-    ordered = sorted(run.latencies)
-    return Driven(
-        len(ordered),
-        seconds,
-        ordered[len(ordered) // 2] * 1000,
-        ordered[int(len(ordered) * 0.99)] * 1000,
-    )
+    return Driven(seconds, array("d", sorted(run.latencies)))
 
 
 def _in_process(load: Load) -> Driven:

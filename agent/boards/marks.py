@@ -175,10 +175,17 @@ class Marks:
         return place is not None and place.window <= self._collected.get(place.series, "")
 
 
-def cell_of(kind: Kind, series: bytes, agent: str, window: Window) -> tuple[Key, Value]:
-    """The cell of a mark."""
+def cell_of(
+    kind: Kind, series: bytes, agent: str, window: Window, inc: int = 0
+) -> tuple[Key, Value]:
+    """The cell of a mark.
+
+    inc: of a close mark the incarnation that writes it. It is known by its stamp which of an
+    agent's writes came before it, so one of a newer incarnation takes the place of the same one of
+    a lost file everywhere.
+    """
     key = (MARKS_SPACE, series, slot_of_name(kind, agent))
-    return key, (window.end_ms, 0, window.id.encode())
+    return key, (window.end_ms, inc, window.id.encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,10 +148,10 @@ class MemoryStore:
             self._totals = {key: total for key, total in self._totals.items() if key[0] in held}
         for space in outcome.late:
             self.late |= {(space, each) for each in self.complete_copies(space)}
-        for member, board in outcome.state.bans.lifted(before.bans, outcome.rows):
-            for space in {key[0] for key in self._rows if key[1] == member}:
-                if space.startswith(board_prefix(board)):
-                    self.late |= {(space, each) for each in self.complete_copies(space)}
+        for name, board in outcome.state.bans.lifted(before.bans, outcome.rows):
+            for there in {key[0] for key in self._rows if key[1] == name}:
+                if there.startswith(board_prefix(board)):
+                    self.late |= {(there, each) for each in self.complete_copies(there)}
         self._state = outcome.state
 
     def mend(self, rows: Sequence[Row], correction: Correction | None = None) -> int:

@@ -296,10 +296,18 @@ class Regions:
             return opened.execute(query).fetchall()
 
     async def traces_of(self, name: str, member: str) -> list[str]:
-        """Where a region still has a name: the files of its database and keys of its Redis."""
+        """Where a region still has a name: the files of its database and keys of its Redis.
+
+        Of a file with what stands around the first place, so that a failure says what it was.
+        """
         word = member.encode()
-        files = self.ring[name].data_dir.glob(f"{DATABASE}*")
-        found = [path.name for path in files if word in path.read_bytes()]
+        found = []
+        for file in self.ring[name].data_dir.glob(f"{DATABASE}*"):
+            data = file.read_bytes()
+            at = data.find(word)
+            if at >= 0:
+                around = data[max(0, at - 200) : at + 200]
+                found.append(f"{file.name}, {data.count(word)} times, at {at}: {around!r}")
         async with Redis.from_url(self.ring[name].redis_url) as redis:
             for key in cast("list[bytes]", await redis.keys("*")):
                 of_type = await redis.type(key)

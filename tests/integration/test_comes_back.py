@@ -48,6 +48,7 @@ class Life:
         self.start = datetime.fromisoformat(regions.now)
         self.at = regions.now
         self.hour = f"hour:{self.start:%Y-%m-%dT%H}"
+        self.traces: list[str] = []
 
     def later(self, **how_much: float) -> str:
         """A time after the start of the test."""
@@ -119,7 +120,7 @@ class Life:
         """Wait until no region has anything of what was to go, in its file and in its Redis."""
         for name in self.regions.running:
             for holds in (self._confirmed, self._collected, self._no_facts, self._no_traces):
-                await until(holds, name)
+                await until(holds, name, lambda: self.traces)
             await self._refused(name)
 
     async def _confirmed(self, name: str) -> bool:
@@ -138,7 +139,8 @@ class Life:
         return (await self.regions.facts(name))[name] == 0
 
     async def _no_traces(self, name: str) -> bool:
-        return not await self.regions.traces_of(name, self.erased)
+        self.traces = await self.regions.traces_of(name, self.erased)
+        return not self.traces
 
     async def _refused(self, name: str) -> None:
         """What is over takes nothing more, and the unlike and the erased actor stay so."""
@@ -165,13 +167,15 @@ def _seconds(hours: float = 0, minutes: float = 0) -> float:
     return hours * 3_600 + minutes * 60
 
 
-async def until(holds: Callable[[str], Awaitable[bool]], name: str) -> None:
-    """Wait for a condition of one region."""
+async def until(
+    holds: Callable[[str], Awaitable[bool]], name: str, seen: Callable[[], object] = lambda: ""
+) -> None:
+    """Wait for a condition of one region; a failure tells what was seen."""
     try:
         async with asyncio.timeout(HOLDS_S):
             await eventually(lambda: holds(name))
     except TimeoutError:
-        raise AssertionError(f"region {name}: {holds.__name__} did not come") from None
+        raise AssertionError(f"region {name}: {holds.__name__} did not come: {seen()}") from None
 
 
 @pytest.mark.parametrize("off", [True, False], ids=["off", "cut-off"])

@@ -57,6 +57,18 @@ def test_a_close_mark_of_a_lost_file_is_written_once_more() -> None:
     assert b.state.marks.closed_by("a", series_of(b), window)
 
 
+def test_a_close_mark_that_was_set_again_before_the_lost_one_was_read_is_covered() -> None:
+    a, b = three(BOARD, names="ab")
+    a.write("b", Entry("m", score=1))
+    b.take(mark_of_lost_file(b))
+    assert a.set_marks(*due_now(a)), "it knows of no mark of its own"
+    for _ in range(2):
+        b.pull(a)
+        a.pull(b)
+    assert b.state.marks.settled(series_of(b), a.window("b", "hour").id, "a", b.state.vv)
+    assert b.cells() == a.cells()
+
+
 def test_a_mark_that_the_vector_covers_is_not_written_again() -> None:
     (a,) = three(BOARD, names="a")
     a.write("b", Entry("m", score=1))
