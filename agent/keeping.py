@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,8 @@ from agent.membership import Ring
 from agent.operation import BoardChanged, ConfirmErasures, Drop, ForgetNames, LiftBan, SetMarks
 from agent.state import State
 from agent.store.due import Look, look
-from agent.store.purging import Purge, truncate_wal
+from agent.store.gaps import LATER, truncate_wal
+from agent.store.purging import Purge
 from agent.store.readers import Readers
 from agent.store.snapshot import SqliteSnapshot
 
@@ -52,6 +54,7 @@ DROP_CELLS = 100  # in one transaction: a write waits some 10 ms for it, about a
 AT_ONCE = 200  # marks, lifts, confirmations in one transaction, likewise
 REST_MIN_S = 0.02  # between two turns, so that what wakes the loop comes in together
 REST_TIMES = 4  # after a chunk, as long as so many times what it took: writes have the rest
+SCOUR_REST_TIMES = 10  # after the file was looked through for what is deleted, likewise
 SCAN_CELLS_PER_S = 30_000.0  # looked at for what is left of names: some fifth of a core
 
 
@@ -131,7 +134,7 @@ class Keeper:
         self._passes: list[Purge] = []  # the newest goes first
         self._purged: set[bytes] = set()  # by passes of this process
         self._unshown: list[tuple[int, bytes]] = []  # (lsn, id): purged, to be confirmed
-        self._scours = False
+        self._scours, self._scour_at = False, 0.0
         self._rest_s = REST_MIN_S
         self._trouble = ""
         self.counts = KeepingCounts()
@@ -296,15 +299,36 @@ class Keeper:
                 await self._change(ForgetNames(tuple(ids)))
                 self.counts.forgotten += len(ids)
             self._owed = self._owed._replace(ripe=())
-        if self._scours:
+        loop = asyncio.get_running_loop()
+        if self._scours and loop.time() >= self._scour_at:
+            began = loop.time()
             self._scours = not await self._scour()
+            self._scour_at = loop.time() + SCOUR_REST_TIMES * (loop.time() - began)
 
     async def _scour(self) -> bool:
-        """Empty the write-ahead log, which still has what was deleted; whether that was done."""
+        """Empty what still has the bytes of what was deleted: the write-ahead log and the gaps of
+        pages (agent/store/gaps.py); whether that was done."""
         try:
-            return await asyncio.to_thread(truncate_wal, self._path)
+            if not await asyncio.to_thread(truncate_wal, self._path):
+                return False
         except sqlite3.Error as error:
             raise StoreError(f"{self._path}: {error}") from error
+        emptying = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "agent.store.gaps", str(self._path)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            _, said = await emptying.communicate()
+        finally:
+            if emptying.returncode is None:  # this agent stops: the gaps are emptied another time
+                emptying.kill()
+                await emptying.wait()
+        if emptying.returncode not in (0, LATER):
+            why = said.decode(errors="replace").strip().splitlines()[-1:] or ["it was ended"]
+            raise StoreError(f"{self._path}: the gaps of pages can't be emptied: {why[0]}")
+        return emptying.returncode == 0
 
     async def _confirm(self) -> None:
         """Say of which names nothing is left, here and in the rank store."""

@@ -10,9 +10,7 @@ more once its tombstone is here, so what one step has passed stays clean.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection
-from pathlib import Path
 from typing import NamedTuple
 
 from agent.boards.erasures import Erasures
@@ -160,27 +158,3 @@ class Purge:
         """Whether a row may not be here; a damaged one is mended first, or found by a scrub."""
         named = type(row.member) is bytes and type(row.slot) is bytes and bool(row.slot)
         return named and is_row(row) and self._erased.forbids(row)
-
-
-def truncate_wal(path: Path) -> bool:
-    """Copy the write-ahead log into the file and empty it; whether that could be done now.
-
-    Overwritten and deleted cells stay readable in it until then. Nobody is made to wait: while
-    somebody reads an older state or writes, it is left for later. On a thread: it waits for disks.
-
-    Raises:
-        sqlite3.Error: the file can't be used.
-    """
-    connection = sqlite3.connect(
-        f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=0
-    )
-    try:
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # most of it, beside the writer
-        busy: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return False
-        raise
-    finally:
-        connection.close()
-    return not busy

@@ -156,6 +156,14 @@ class SqliteSnapshot:
         )
         return [(slot, (major, minor, body)) for slot, major, minor, body in found]
 
+    def rows_of_member(self, space: bytes, member: bytes, limit: int) -> list[Row]:
+        """A member's cells with their stamps, at most `limit`, in the order of their slots."""
+        found = self._db.execute(
+            f"{_ROW} WHERE space = ? AND member = ? ORDER BY slot LIMIT ?",
+            (self._space_id(space), member, limit),
+        )
+        return [row_of((space, *each)) for each in found]
+
     def retracted(self, space: bytes, member: bytes) -> frozenset[bytes]:
         """Which results of a member are taken back: their slots without the kind."""
         return retracted_in(self._db, self._space_id(space), member)

@@ -200,10 +200,14 @@ async def test_what_died_while_a_region_was_away(regions: Regions, off: bool) ->
             await until(closed, name)  # nothing is forgotten while C is away
         kept = {name: count - 2 for name, count in before.items()}  # two were of the erased name
 
-        async def keeps() -> bool:
-            return await regions.facts("a", "b") == kept
+        seen: dict[str, int] = {}
 
-        await eventually(keeps)
+        async def keeps(name: str) -> bool:
+            seen.update(await regions.facts(name))
+            return seen[name] == kept[name]
+
+        for name in ("a", "b"):
+            await until(keeps, name, lambda: f"{seen}, not {kept}")
         new = {"member": "ann", "add": 1, "at": life.later(hours=2), "key": "k2"}
         await regions.write("a", life.points, **new)
         await regions.holds({life.points: {"all": {"ann": 4}}}, "a", "b")
