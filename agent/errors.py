@@ -31,6 +31,9 @@ something to do, what to do next (`hint`). `code` is stable and listed in docs/e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from msgspec import UNSET
 
 
 class TallyringError(Exception):
@@ -115,11 +118,15 @@ class NotFound(Refused):
 
 
 class NotRanked(NotFound):
-    """404: the member is not on the board. `total` is how many are."""
+    """404: the member is not on the board.
+
+    total: how many are. previous: its rank in the window before, where that was asked for.
+    """
 
     def __init__(self, detail: str, total: int) -> None:
         super().__init__("not_ranked", detail)
         self.total = total
+        self.previous: Any = UNSET
 
 
 class MethodNotAllowed(Refused):

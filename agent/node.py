@@ -274,10 +274,10 @@ def _ending(
 
 
 def _manual_clock(config: Config, committer: Committer) -> ManualClock | None:
-    """A manual clock starts where it stood: the hybrid clock is durable."""
+    """A manual clock starts where it stood; never before the hybrid clock, which is durable."""
     if config.agent.clock == "system":
         return None
-    return ManualClock(hybrid_clock.ms_of(committer.state.hlc))
+    return ManualClock.open(config.agent.data_dir, hybrid_clock.ms_of(committer.state.hlc))
 
 
 def _listening(config: Config) -> socket.socket:

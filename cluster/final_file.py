@@ -60,6 +60,8 @@ def verify(path: Path) -> Verified:
         hash_ = FinalHash(space)
         for number in range(header.members):
             line = file.readline(LINE_BYTES_MAX)
+            if not line.endswith(b"\n"):
+                raise FinalFileError(f"it ends early, in line {number + 2} of {header.members + 2}")
             try:
                 hash_.add(read_row(line, number))
             except ValueError as error:
@@ -68,8 +70,11 @@ def verify(path: Path) -> Verified:
                 ) from None
         if hash_.digest().hex() != header.hash:
             raise FinalFileError("the rows do not have the hash that the first line names")
+        last = file.readline(LINE_BYTES_MAX)
+        if not last:
+            raise FinalFileError("it ends early: the signature is not there")
         try:
-            end = read_end(file.readline(LINE_BYTES_MAX))
+            end = read_end(last)
         except ValueError as error:
             raise FinalFileError(f"line {header.members + 2} is no signature: {error}") from None
         if file.read(1):

@@ -37,6 +37,7 @@ from agent.gossip.walk import Walk
 from agent.projection.audit import Comparison, compare_window
 from agent.projection.connection import RankClient
 from agent.projection.projector import Projector
+from agent.projection.trouble import words_of
 from agent.store.readers import Readers
 from agent.store.scrub import Findings, Pair
 from agent.store.snapshot import SqliteSnapshot
@@ -250,7 +251,7 @@ class Auditor:
             try:
                 await self._board(report, board, part)
             except (RedisError, OSError, TimeoutError) as error:
-                part.skipped = f"Redis does not answer: {str(error) or type(error).__name__}"
+                part.skipped = f"Redis does not answer: {words_of(error)}"
 
     async def _board(self, report: Report, board: Board, part: Part) -> None:
         """Compare all windows of a board; mended together, as they are filled together."""

@@ -32,7 +32,7 @@ from agent.boards.explaining import Keyed, Part, keyed_of, parts_of
 from agent.boards.marks import place_of
 from agent.boards.standing import Standing
 from agent.boards.windows import KEYS, is_sliding
-from agent.crdt.cell import Value
+from agent.crdt.cell import Row, Value
 from agent.crdt.slot import Kind
 from agent.crdt.space import NO_SHAPE, Space, decode_space, encode_space
 from agent.crdt.total import NEVER_MS
@@ -91,22 +91,23 @@ def _read(snapshot: SqliteSnapshot, placed: Placed, name: bytes, now_ms: int) ->
     definition = placed.board.definition
     assert definition is not None
     computed = is_sliding(placed.window.name) or definition.rule == "trend"
-    slots: list[tuple[bytes, Value]] = []
+    rows: list[Row] = []
     for space in spaces_of(placed, now_ms):
-        slots += snapshot.slots_from(space, name, b"", b"", CELLS_MAX)
-    parts = parts_of(definition, slots)
+        rows += snapshot.rows_of_member(space, name, CELLS_MAX)
+    parts = parts_of(definition, rows)
     keys: list[Keyed] = []
     if definition.rule == "sum" and not definition.results:
         facts = _facts(snapshot, placed, name)
+        voids = {row.slot for row in rows if row.slot[0] == Kind.VOID}
         for space in spaces_of(placed, now_ms):
-            keys += keyed_of(space, placed.board.name, facts, slots)
+            keys += keyed_of(space, placed.board.name, facts, voids)
     standing = None if computed else read_standings(snapshot, placed, [name])[0]
     windows = [
         (other.window.id, _score(snapshot, other, name))
         for other in islice(_kept(snapshot, placed.board), PARTS_MAX)
         if other.window.id != placed.window.id
     ]
-    return _Read(snapshot.newest_lsn, standing, parts, keys, windows, len(slots))
+    return _Read(snapshot.newest_lsn, standing, parts, keys, windows, len(rows))
 
 
 def _facts(snapshot: SqliteSnapshot, placed: Placed, name: bytes) -> list[tuple[bytes, Value]]:

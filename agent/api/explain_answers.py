@@ -6,9 +6,10 @@ import msgspec
 
 
 class WriterPart(msgspec.Struct):
-    """A cell behind the score. `agent` and `region` wrote it, null where it is nobody's alone.
+    """A cell behind the score. `agent` and `region` wrote what stands in it, null where unknown.
 
-    `amount` is what it adds, null where it does not add up by itself (registers of a sketch).
+    `amount` is what it adds, null where it adds nothing by itself (registers of a sketch, a result
+    that was taken back).
     """
 
     kind: str

@@ -258,9 +258,13 @@ def _not_certified(call: Call, chosen: Chosen) -> NotFound:
         )
     waiting = waits(state, chosen)
     if chosen.empty and not chosen.final.digests:
+        older = chosen.generation
         return NotFound(
             "not_certified",
             f"{chosen.window} is {how} here, and nothing was counted in it: there is no final",
+            hint=f"before its resets the board was in generation {older - 1}: ask for `generation`"
+            if older
+            else "",
         )
     names = ", ".join(waiting.agents)
     if not names:
@@ -269,9 +273,14 @@ def _not_certified(call: Call, chosen: Chosen) -> NotFound:
             f"{chosen.window} is {how} here; all who are left in the ring were left out of it",
             hint="POST .../certify with fewer, or nobody, in `without` takes them in again",
         )
+    override = chosen.final.override
+    version = ""
+    if override is not None:
+        without = ", ".join(override.without) or "nobody"
+        version = f" version {override.version} was begun without {without};"
     return NotFound(
         "not_certified",
-        f"{chosen.window} is {how} here; it waits for {names}: {LACKS[waiting.lack]}",
+        f"{chosen.window} is {how} here;{version} it waits for {names}: {LACKS[waiting.lack]}",
         hint="POST .../certify goes on without an agent that is down",
     )
 

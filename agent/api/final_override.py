@@ -74,7 +74,7 @@ async def certify_window(call: Call) -> web.Response:
     except Refused as refused:
         if not dry_run:
             raise
-        answer.refuses = refused.detail
+        answer.refuses = refused.detail if not refused.hint else f"{refused.detail}; {refused.hint}"
         return call.answer(answer)
     if dry_run:
         answer.refuses = None

@@ -144,8 +144,9 @@ class AgentCollector(Collector):
         yield _gauge("tallyring_projection_filling", filling, len(status.boards_rebuilding))
         done = "Members of the windows being filled that are in place."
         yield _gauge("tallyring_projection_filling_done", done, status.refill_done)
-        total = "Members of the windows being filled; 0 until it is known."
-        yield _gauge("tallyring_projection_filling_total", total, status.refill_total or 0)
+        if status.refill_total is not None:
+            total = "Members of the windows being filled; absent until it is known."
+            yield _gauge("tallyring_projection_filling_total", total, status.refill_total)
         patrol = self._services.patrol
         patrolled = PatrolCounts() if patrol is None else patrol.counts
         for field in fields(patrolled):

@@ -6,6 +6,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from agent.api.answers import PreviousRank
 from agent.errors import (
     Indefinite,
     MethodNotAllowed,
@@ -77,7 +78,7 @@ class Problem(msgspec.Struct):
 
     `code` is stable. `definite` is true where nothing was stored, and false where it may have been.
     `errors` names refused entries of a batch; `total` is the board's size where a member is not
-    on it.
+    on it, and `previous` its rank in the window before, if that was asked for.
     """
 
     type: str
@@ -89,6 +90,7 @@ class Problem(msgspec.Struct):
     hint: str
     errors: list[EntryProblem] | msgspec.UnsetType = msgspec.UNSET
     total: int | msgspec.UnsetType = msgspec.UNSET
+    previous: PreviousRank | msgspec.UnsetType | None = msgspec.UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -103,6 +105,8 @@ def problem_of(error: Exception) -> Problem:
                 problem.errors = [
                     EntryProblem(e.index, e.code, _bounded(e.detail), e.hint) for e in error.errors
                 ]
+            if isinstance(error, NotRanked):
+                problem.total, problem.previous = error.total, error.previous
             return problem
         case Indefinite():
             hint = error.hint or "send it again with the same `key` and `at`: it counts once"
@@ -128,8 +132,6 @@ def problem_response(error: Exception) -> web.Response:
             headers["WWW-Authenticate"] = "Bearer"
         case MethodNotAllowed():
             headers["Allow"] = error.allow
-        case NotRanked():
-            problem.total = error.total
     if problem.status in (429, 503):
         headers["Retry-After"] = str(getattr(error, "retry_after_s", None) or 1)
     return web.Response(

@@ -129,29 +129,37 @@ async def show_member(call: Call) -> web.Response:
     placed, member = call.placed(), call.path("member")
     name_bytes(member)
     await wait_ranked(services, placed, query["after"])
-    answer = await member_answer(services, placed, member, query["neighbors"])
+    answer = await member_answer(
+        services, placed, member, query["neighbors"], previous=query["previous"]
+    )
     Freshness(answer.as_of, answer.max_lag_ms).require(query["max_lag_ms"])
-    if query["previous"]:
-        answer.previous = await _previous(services, placed, member)
     return call.answer(answer)
 
 
 async def member_answer(
-    services: Services, placed: Placed, member: str, neighbors: int
+    services: Services, placed: Placed, member: str, neighbors: int, *, previous: bool
 ) -> MemberAnswer:
     """A member as it is answered.
+
+    Args:
+        previous: whether its rank in the window before is wanted, too.
 
     Raises:
         NotRanked: it is not on the board.
         Unavailable: `rebuilding`, `rank_store_down`
     """
     view = await services.ranks.member(placed, member, neighbors)
+    before = await _previous(services, placed, member) if previous else UNSET
     if view.entry is None:
-        raise _not_ranked(services, placed, member, view.total)
+        error = _not_ranked(services, placed, member, view.total)
+        error.previous = before
+        raise error
     around = await completed(services, placed, view.around)
     mine = around[view.around.index(view.entry)]
     others = [entry for entry in around if entry is not mine]
-    return _answer(placed, mine, view.total, others, services.freshness.shown(view.as_of))
+    answer = _answer(placed, mine, view.total, others, services.freshness.shown(view.as_of))
+    answer.previous = before
+    return answer
 
 
 async def member_answers(

@@ -24,13 +24,14 @@ TOP_MAX = 100  # members of one page
 
 
 class Read(msgspec.Struct, forbid_unknown_fields=True):
-    """One read: a member's rank, with neighbours if wanted, or without `member` the top of a
-    window. `window` as in other reads."""
+    """One read: a member's rank, with neighbours and its rank in the window before if wanted, or
+    without `member` the top of a window. `window` as in other reads."""
 
     board: str
     window: str | None = None
     member: str | None = None
     neighbors: Annotated[int, msgspec.Meta(ge=0, le=NEIGHBORS_MAX)] = 0
+    previous: bool = False
     limit: Annotated[int, msgspec.Meta(ge=1, le=TOP_MAX)] = 10
 
 
@@ -46,10 +47,10 @@ _reads: Decoder[ReadsRequest] = Decoder(ReadsRequest)
 async def show_several(call: Call) -> web.Response:
     """POST /v1/ranks."""
     reads = _reads.decode(*await call.body()).reads
-    alone: dict[tuple[str, str | None], list[int]] = {}  # members without neighbours, by window
+    alone: dict[tuple[str, str | None], list[int]] = {}  # members and nothing more, by window
     others = []
     for at, read in enumerate(reads):
-        if read.member is not None and not read.neighbors:
+        if read.member is not None and not read.neighbors and not read.previous:
             alone.setdefault((read.board, read.window), []).append(at)
         else:
             others.append(at)
@@ -74,7 +75,9 @@ async def _one(call: Call, read: Read) -> object:
         if read.member is None:
             return (await page_answer(call.services, placed, 0, read.limit))[0]
         name_bytes(read.member)
-        return await member_answer(call.services, placed, read.member, read.neighbors)
+        return await member_answer(
+            call.services, placed, read.member, read.neighbors, previous=read.previous
+        )
     except Refused as error:
         return problem_of(error)
 

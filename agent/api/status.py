@@ -58,6 +58,7 @@ async def set_clock(call: Call) -> web.Response:
         )
     now = _clock_set.decode(*await call.body()).now
     clock.set_ms(time_ms(now, TIME_MS_MAX, "now"))
+    await asyncio.to_thread(clock.keep)
     call.services.projector.wake()  # windows begin and end by it
     return call.answer(ClockAnswer(rfc3339(clock.now_ms()), clock.now_ms()))
 

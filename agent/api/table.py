@@ -353,6 +353,7 @@ ROUTES: tuple[Route, ...] = (
         "admin",
         "What of the region's Redis is being filled, and how far that is.",
         rebuild.RebuildAnswer,
+        query=(Query("id", "string", "the `id` of a rebuild: also how far that one is"),),
     ),
     Route(
         "POST",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from agent.boards.definition import Definition
 from agent.boards.standing import kinds_of
 from agent.crdt import fact, flag, lww_register, max_register, result
-from agent.crdt.cell import Value
+from agent.crdt.cell import Row, Value
 from agent.crdt.slot import Kind, incarnation_of, key_in, name_of
 from agent.errors import Malformed
 
@@ -23,14 +23,15 @@ WORDS = {
     Kind.FLAG: "actor",
     Kind.HLL: "registers",
     Kind.RESULT: "result",
-    Kind.RETRACTION: "result taken back",
+    Kind.RETRACTION: "taking back",
 }
 
 
 class Part(NamedTuple):
     """One cell behind a score.
 
-    kind: what it is, in words. inc: the incarnation whose it is; None where it is nobody's alone.
+    kind: what it is, in words. inc: the incarnation whose it is; of a cell that all may write, the
+        one that wrote what stands. None where nobody can tell.
     amount: what it adds to the score; None where it does not add up by itself.
     at_ms: when it rose, was reached, or happened; None where it says nothing of that.
     name: the key, or the actor.
@@ -57,15 +58,16 @@ class Keyed(NamedTuple):
     voided: bool
 
 
-def parts_of(definition: Definition, slots: Iterable[tuple[bytes, Value]]) -> list[Part]:
+def parts_of(definition: Definition, rows: Iterable[Row]) -> list[Part]:
     """What each cell of a member is, as far as it counts on a board of this rule."""
     kinds = kinds_of(definition)
-    cells = [(slot, value) for slot, value in slots if slot[0] in kinds]
-    retracted = {slot[1:] for slot, _ in cells if slot[0] == Kind.RETRACTION}
-    return [_part(definition, slot, value, retracted) for slot, value in cells]
+    cells = [row for row in rows if row.slot[0] in kinds]
+    retracted = {row.slot[1:] for row in cells if row.slot[0] == Kind.RETRACTION}
+    return [_part(definition, row, retracted) for row in cells]
 
 
-def _part(definition: Definition, slot: bytes, value: Value, retracted: set[bytes]) -> Part:
+def _part(definition: Definition, row: Row, retracted: set[bytes]) -> Part:
+    slot, value, writer = row.slot, row.value, row.inc
     major, minor, _ = value
     kind = Kind(slot[0])
     word = WORDS[kind]
@@ -78,22 +80,22 @@ def _part(definition: Definition, slot: bytes, value: Value, retracted: set[byte
             return Part(word, inc, minor - major, None, name)
         case Kind.BEST:
             score = max_register.score_of(value, low=definition.low)
-            return Part(word, None, score, max_register.reached_ms_of(value), None)
+            return Part(word, writer, score, max_register.reached_ms_of(value), None)
         case Kind.LATEST:
             score = lww_register.score_of(value)
-            return Part(word, None, score, lww_register.reached_ms_of(value), None)
+            return Part(word, writer, score, lww_register.reached_ms_of(value), None)
         case Kind.FLAG:
             on = flag.is_on(value)
-            return Part(word if on else "actor, gone", None, int(on), None, name_of(slot))
+            return Part(word if on else "actor, gone", writer, int(on), None, name_of(slot))
         case Kind.HLL:
-            return Part(word, incarnation_of(slot), None, None, str(int.from_bytes(slot[9:])))
+            return Part(word, incarnation_of(slot), None, None, None)
         case Kind.RESULT:
             said = result.unpack(value)
-            stands = slot[1:] not in retracted
-            amount = minor if stands and said.rule == "s" else 0 if not stands else minor
-            return Part(word, None, amount, said.at_ms, name_of(slot))
+            if slot[1:] in retracted:
+                return Part("result, taken back", writer, None, said.at_ms, name_of(slot))
+            return Part(word, writer, minor, said.at_ms, name_of(slot))
         case _:
-            return Part(word, None, None, minor, name_of(slot))
+            return Part(word, writer, None, minor, name_of(slot))
 
 
 def _keyed(slot: bytes) -> tuple[str | None, int | None]:
@@ -108,14 +110,14 @@ def keyed_of(
     space: bytes,
     board: str,
     facts: Iterable[tuple[bytes, Value]],
-    slots: Iterable[tuple[bytes, Value]],
+    voids: Iterable[bytes],
 ) -> list[Keyed]:
     """The keys that were counted in one window.
 
     Args:
-        facts: cells of the member's facts. slots: of the member in the window.
+        facts: cells of the member's facts. voids: the slots of its voids in the window.
     """
-    voids = {_keyed(slot) for slot, _ in slots if slot[0] == Kind.VOID}
+    taken_out = {_keyed(slot) for slot in voids}
     found = []
     for slot, value in facts:
         said, (key, inc) = fact.unpack(value), _keyed(slot)
@@ -123,6 +125,6 @@ def keyed_of(
             continue
         for effect in said.effects:
             if fact.space_of(board, said.generation, effect) == space:
-                voided = (key, inc) in voids
+                voided = (key, inc) in taken_out
                 found.append(Keyed(key, said.at_ms, inc, effect.amount, voided))
     return sorted(found, key=lambda its: (its.at_ms, its.key, its.inc))

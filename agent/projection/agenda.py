@@ -21,7 +21,12 @@ AHEAD_MS = 5_000
 
 
 def open_windows(series: Series, now_ms: int) -> list[Window]:
-    """The windows of a series that have begun and are not closed, oldest first."""
+    """The windows of a series that have begun and are not closed, oldest first.
+
+    `all` is always open: it takes every time's entries, also of times before it begins.
+    """
+    if series.name == "all":
+        return [window for window in [series.window("all")] if window is not None]
     found = []
     window = series.at(now_ms - series.grace_ms) or _begun(series, now_ms)
     while window is not None and window.start_ms <= now_ms:

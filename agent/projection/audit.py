@@ -247,6 +247,8 @@ class _Audit:
         if watermark.claim.log != self.log:
             return f"agent {watermark.claim.agent!r} projects from another log"
         meta = texts(found)
+        if not meta:
+            return "the window is being filled, or it is not open and holds nothing"
         if meta.get(TENURE, "") != watermark.tenure or not fits(meta, self._placed):
             return "the window is being filled"
         return ""
@@ -264,7 +266,7 @@ class _Audit:
         """The next members in SQLite, and where to go on; None at the end."""
         placed, hides = self._placed, self._hides()
         members = await self._readers.read(
-            lambda snapshot: read_members(snapshot, placed, after, page, hides, count=False)
+            lambda snapshot: read_members(snapshot, placed, after, page, hides)
         )
         return [*dict.fromkeys((*members.scores_and_members[1::2], *members.counters[::2]))], (
             members.last

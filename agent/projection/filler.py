@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 
+from agent.boards.catalog import Placed
 from agent.projection.derived import Deriving, read_trend, scan_of
 from agent.projection.keys import BOARDS_PATTERN, COUNTER_PREFIX, COUNTERS_PATTERN
 from agent.projection.link import Link
-from agent.projection.place import Clock, Filling, Included, Place
+from agent.projection.place import Clock, Filling, Included, Place, PlaceId
 from agent.projection.places import Places
 from agent.projection.scripts import Change
-from agent.projection.source import Members, derivation_of, read_members
+from agent.projection.source import Members, count_scanned, derivation_of, read_members
 from agent.projection.status import Counts
 from agent.store.readers import Readers
 from agent.store.snapshot import SqliteSnapshot
 
 SCAN_CELLS_MAX = 2_000  # read at a time, while the ones before are written
 SCAN_CHUNKS = 6  # in one turn: about 100 ms between two looks at the log
+COUNT_WINDOWS_MAX = 1_000  # in one turn, as far as time allows
+COUNT_S = 0.05  # then the log is looked at again
 FILL_MEMBERS_MAX = 1_000  # of one script call: stalls Redis for 2 to 3 ms
 
 
@@ -31,6 +35,7 @@ class Filler:
     Args:
         deriving: told of each computed window that was put in place.
         included: what is stored now.
+        in_place: told of each window that was put in place, and how many members were written.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class Filler:
         deriving: Deriving,
         clock: Clock,
         included: Callable[[], Included],
+        in_place: Callable[[PlaceId, int], None],
     ) -> None:
         self._link = link
         self._readers = readers
@@ -49,6 +55,7 @@ class Filler:
         self._deriving = deriving
         self._clock = clock
         self._included = included
+        self._in_place = in_place
         self._sweep_at: int | None = 0
         self._swept = False
         self.places = places
@@ -56,6 +63,10 @@ class Filler:
     async def fill(self) -> bool:
         """Give one slice to a window that is being filled; returns whether there was one."""
         turns = self.places.turns
+        uncounted = turns.uncounted(COUNT_WINDOWS_MAX)
+        if uncounted:
+            await self._count(uncounted)
+            return True
         filling = turns.next_turn()
         if filling is None:
             if not self._link.holding:
@@ -69,6 +80,13 @@ class Filler:
         if filling.ready and not self._link.holding:
             await self._swap([filling])
         return True
+
+    async def _count(self, fillings: list[Filling]) -> None:
+        """Learn how many members the next windows have, so that all can be told from the start."""
+        read = partial(_counts_of, placed=[filling.placed for filling in fillings])
+        totals = await self._link.keep(partial(self._readers.read, read))
+        for filling, total in zip(fillings, totals, strict=False):  # the rest: in the next slice
+            filling.total = total
 
     def _place_of(self, filling: Filling) -> Place:
         place = self.places.find(filling.id)
@@ -89,8 +107,6 @@ class Filler:
             filling.scan = scan_of(filling)
         chunk = await self._link.keep(partial(self._read, filling, filling.after))
         for left in range(SCAN_CHUNKS, 0, -1):
-            if filling.total is None:
-                filling.total = chunk.total
             if chunk.last is None:
                 filling.scanned = True
                 filling.strings_at = 0 if filling.counts else None
@@ -114,7 +130,6 @@ class Filler:
                 after=after,
                 cells_max=SCAN_CELLS_MAX,
                 hides=hides,
-                count=filling.total is None and not after,
             )
         return await self._readers.read(read)
 
@@ -169,6 +184,7 @@ class Filler:
             await self._link.write(change)
         for place, filling in zip(places, fillings, strict=True):
             self.places.turns.swapped(place)
+            self._in_place(place.id, filling.members)
             if place.derivation is not None:
                 self._counts.computed += 1
                 self._deriving.computed(place, filling.at_ms)
@@ -198,6 +214,16 @@ class Filler:
         self._sweep_at = cursor or None
         self._swept = self._swept or not cursor
         return not self._swept
+
+
+def _counts_of(snapshot: SqliteSnapshot, placed: list[Placed]) -> list[int]:
+    """How many members the first of these windows have: as many as there is time for."""
+    began_s, found = time.monotonic(), list[int]()
+    for each in placed:
+        found.append(count_scanned(snapshot, each))
+        if time.monotonic() - began_s >= COUNT_S:
+            break
+    return found
 
 
 def _counted(snapshot: SqliteSnapshot, filling: Filling, names: list[bytes]) -> frozenset[bytes]:

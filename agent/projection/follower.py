@@ -52,12 +52,14 @@ class Terms:
 
     touch_s: how often the watermark moves while nothing changes.
     announce: told when the ranks include more.
+    in_place: told of each window that was filled, with how many members.
     """
 
     section: ProjectionSection
     clock: Clock
     touch_s: float
     announce: Callable[[], None]
+    in_place: Callable[[PlaceId, int], None]
 
 
 class Follower:
@@ -78,7 +80,14 @@ class Follower:
         self._deriving = Deriving(places, terms.clock, terms.section)
         self.places = places
         self.filler = Filler(
-            link, log.readers, places, counts, self._deriving, terms.clock, self._stored
+            link,
+            log.readers,
+            places,
+            counts,
+            self._deriving,
+            terms.clock,
+            self._stored,
+            terms.in_place,
         )
         # What complete windows include: this version vector, and my log up to this lsn. Those that
         # were taken over include the watermark's, and what my log got above another lsn.

@@ -32,6 +32,7 @@ from agent.projection.keys import AS_OF, MOVING_FIELDS, TENURE, meta_of, texts
 from agent.projection.place import Clock, Place, PlaceId
 from agent.projection.projector import Projector
 from agent.projection.source import TOTAL_MEMBERS_MAX
+from agent.projection.trouble import words_of
 from agent.state import State
 from agent.store.readers import Readers
 
@@ -158,7 +159,7 @@ class Patrol:
         try:
             return await work
         except (RedisError, OSError, StoreError) as error:  # Redis or the disk: others tell of it
-            logger.info("patrol_interrupted", error=str(error) or type(error).__name__)
+            logger.info("patrol_interrupted", error=words_of(error))
             return None
 
     def _windows(self) -> list[PlaceId]:

@@ -53,6 +53,8 @@ class Filling:
     after: the last member that the scan has covered.
     scanned: whether the scan is through.
     strings_at: where the search for strings of counters that are no more stands; None at its end.
+    members: how many the scan has put under the new key.
+    total: how many members there were to scan when it began; None until they were counted.
     """
 
     placed: Placed
@@ -67,6 +69,11 @@ class Filling:
     strings_at: int | None = None
     members: int = 0
     total: int | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is of a window that follows the log: how big that is can be known before."""
+        return derivation_of(self.placed) is None
 
     @property
     def counts(self) -> bool:

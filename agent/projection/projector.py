@@ -10,7 +10,7 @@ filled and one to the search for leftover keys, so that none of them waits for a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn, assert_never
@@ -30,6 +30,7 @@ from agent.projection.lease import Patience
 from agent.projection.link import RENEWALS, Link, Moved
 from agent.projection.place import Clock, PlaceId
 from agent.projection.places import Places
+from agent.projection.rebuilds import progress_of
 from agent.projection.recent import Recent
 from agent.projection.sentinel import restore_sentinel
 from agent.projection.source import is_computed
@@ -86,7 +87,10 @@ class Projector:
         # With a clock of their own, windows end at times that Redis does not know.
         system = config.agent.clock == "system" and not config.agent.clock_shift_ms
         clock = Clock(board_now_ms or now_ms, expiring=system)
-        terms = Terms(config.projection, clock, self._look_s, self._announce)
+        self._woken = asyncio.Event()
+        self.wishes = Wishes(self._woken.set)
+        in_place = self.wishes.rebuilds.in_place
+        terms = Terms(config.projection, clock, self._look_s, self._announce, in_place)
         self._beginning = Beginning(self._link, self._log, self._counts, terms)
         self._patience = Patience(lease_s)
         self._follower: Follower | None = None
@@ -95,8 +99,6 @@ class Projector:
         self._vv: Mapping[int, int] = {}  # while waiting: what another agent has projected
         self._projected_log: int | None = None  # the id of my log when I last moved the watermark
         self._behind_since_s: float | None = None
-        self._woken = asyncio.Event()
-        self.wishes = Wishes(self._woken.set)
         self._moved = asyncio.Event()
         self._waiters = 0
         self._asked = asyncio.Event()
@@ -121,8 +123,7 @@ class Projector:
             behind_s = asyncio.get_running_loop().time() - self._behind_since_s
         turns = [] if self._follower is None else self._follower.places.turns.fillings()
         fillings = [filling for filling in turns if not filling.computed]
-        totals = [filling.total for filling in fillings]
-        known = [total for total in totals if total is not None]
+        done, total = progress_of(fillings)
         watermark = None if self._follower is None else self._link.watermark
         return Status(
             phase=self._phase,
@@ -131,8 +132,8 @@ class Projector:
             as_of={} if watermark is None else watermark.as_of,
             behind_s=behind_s,
             boards_rebuilding=tuple(sorted({filling.id[0] for filling in fillings})),
-            refill_done=sum(filling.members for filling in fillings),
-            refill_total=sum(known) if len(known) == len(totals) else None,
+            refill_done=done,
+            refill_total=total,
             counts=replace(self._counts, batches=self._link.changes),
         )
 
@@ -217,12 +218,16 @@ class Projector:
         places = self._follower.places.of(board)
         return [place.placed for place in places if place.derivation is None]
 
-    def rebuild(self) -> bool:
-        """As `repair`, of all boards."""
+    def rebuild(self, boards: Iterable[str] = ()) -> str | None:
+        """As `repair`, of several boards, all without any; to be looked at by `wishes.rebuilds`.
+
+        Returns its id; None where this is not this agent's to do.
+        """
         if self._phase != Phase.FOLLOWING or self._follower is None:
-            return False
-        self.wishes.add_boards(name for name, _ in self._follower.places.ids())
-        return True
+            return None
+        names = {*boards} or {name for name, _ in self._follower.places.ids()}
+        self.wishes.add_boards(names)
+        return self.wishes.rebuilds.add(names)
 
     def _includes(self, place: PlaceId, lsn: int | None, stamp: tuple[int, int] | None) -> bool:
         if self.state_of(*place) != BoardState.READY:

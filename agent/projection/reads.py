@@ -34,6 +34,7 @@ from agent.projection.keys import (
 from agent.projection.scripts import AMONG, RANKS, Script
 from agent.projection.scripts import Part as Argument
 from agent.projection.together import Together
+from agent.projection.trouble import words_of
 from agent.store.readers import Readers
 from agent.store.snapshot import SqliteSnapshot
 
@@ -235,7 +236,7 @@ class Ranks:
         except (RedisError, OSError) as error:
             raise Unavailable(
                 "rank_store_down",
-                f"the rank store does not answer: {error}",
+                f"the rank store does not answer: {words_of(error)}",
                 hint="writes go on; ranks are back as soon as it is",
             ) from error
         lsn, as_of = self._included(found[0])

@@ -17,6 +17,7 @@ served meanwhile, and owes nothing: its meta says what it includes where that is
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from agent.projection.keys import AS_OF, TENURE, as_of_text, filling_key, meta_of
 from agent.projection.place import Clock, Filling, Place
@@ -32,6 +33,7 @@ class Turns:
         self._counts = counts
         self._clock = clock
         self._turns: deque[Filling] = deque()
+        self._uncounted: deque[Filling] = deque()
 
     def begin(self, place: Place, nonce: str, *, served: bool) -> None:
         """Begin to fill a window under a key of its own."""
@@ -40,6 +42,7 @@ class Turns:
         if not filling.computed:
             self._counts.refills += 1
         self._turns.appendleft(filling)  # a new board is small: it need not wait for big ones
+        self._to_count(filling)
 
     def restart(self, place: Place, change: Change) -> bool:
         """Begin anew with what is on its way to a place; returns whether anything is."""
@@ -49,7 +52,12 @@ class Turns:
         change.unlink(filling.key)
         anew = Filling(filling.placed, filling.key, filling.served)
         self._turns[self._turns.index(filling)] = place.filling = anew
+        self._to_count(anew)
         return True
+
+    def _to_count(self, filling: Filling) -> None:
+        if filling.follows:
+            self._uncounted.append(filling)
 
     def abandon(self, place: Place, change: Change) -> None:
         """Give up what is on its way to a place, if anything is."""
@@ -66,6 +74,12 @@ class Turns:
     def fillings(self) -> list[Filling]:
         """What is being filled."""
         return list(self._turns)
+
+    def uncounted(self, limit: int) -> list[Filling]:
+        """The next ones of which it is not known how many members they will have."""
+        while self._uncounted and self._uncounted[0].total is not None:
+            self._uncounted.popleft()
+        return list(islice(self._uncounted, limit))
 
     def next_turn(self) -> Filling | None:
         """The filling whose turn it is; None where all are ready for their places.

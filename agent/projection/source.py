@@ -74,14 +74,12 @@ class Members:
 
     counters: name and exact value in turn, on the board of counters only.
     last: the member to go on after; None at the end.
-    total: how many members the board has, where it was asked for.
     """
 
     scores_and_members: list[bytes]
     counters: list[bytes]
     last: bytes | None
     clamped: int = 0
-    total: int | None = None
 
 
 class _Line(NamedTuple):
@@ -186,15 +184,12 @@ def read_members(
     after: bytes,
     cells_max: int,
     hides: Hides,
-    *,
-    count: bool,
 ) -> Members:
     """The next members of a window in the order of their names, from about `cells_max` cells."""
     definition, scale, space = placed.board.definition, placed.scale, placed.space
     assert definition is not None
     if scanned_by_totals(definition):
         return _read_totals(snapshot, placed, after, cells_max, hides)
-    total = snapshot.count_members(space, TOTAL_MEMBERS_MAX) if count else None
     found = snapshot.members_after(space, after, cells_max)
     pairs: list[bytes] = []
     counters: list[bytes] = []
@@ -218,7 +213,7 @@ def read_members(
         if not -limit <= score <= limit:
             clamped += 1
         pairs += (b"%d" % composite(score, reached_ms), member)
-    return Members(pairs, counters, found[-1][0] if found else None, clamped, total)
+    return Members(pairs, counters, found[-1][0] if found else None, clamped)
 
 
 def _read_totals(
@@ -279,6 +274,15 @@ def read_projected(snapshot: SqliteSnapshot, homes: Sequence[Home]) -> list[Proj
             composite = placed.scale.composite(standing.score, standing.reached_ms)
             found.append(Projected(0, placed.space, member, b"%d" % composite, standing.score))
     return found
+
+
+def count_scanned(snapshot: SqliteSnapshot, placed: Placed) -> int:
+    """How many members a scan of a window by `read_members` goes through; banned ones, too."""
+    definition = placed.board.definition
+    assert definition is not None
+    if scanned_by_totals(definition):
+        return snapshot.count_totals(placed.space, NEVER_MS)
+    return snapshot.count_members(placed.space, TOTAL_MEMBERS_MAX)
 
 
 def count_ranked(

@@ -65,7 +65,8 @@ class Status:
     behind_s: how long the oldest commit that is not in Redis has waited; 0 at the head.
     boards_rebuilding: those of which a window is being filled; some may be served meanwhile
         (`state_of`).
-    refill_done, refill_total: members of the windows being filled; the total is None until known.
+    refill_done, refill_total: members of the windows being filled, but for those that are computed
+        now and then; the total is None until it is known.
     """
 
     phase: Phase

@@ -10,6 +10,7 @@ from redis.exceptions import (
     ReadOnlyError,
     ResponseError,
 )
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _BY_TYPE: tuple[tuple[type[Exception], str], ...] = (
     (
@@ -39,7 +40,14 @@ _ELSE = "see whether the server of redis.url runs and can be reached"
 
 def explain(error: Exception) -> str:
     """What happened and what to do, in one line. The agent tries again by itself in any case."""
-    return f"{type(error).__name__}: {error} ({_hint(error)})"
+    name, words = type(error).__name__, words_of(error)
+    return f"{name if words == name else f'{name}: {words}'} ({_hint(error)})"
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says; of one without a text, as most time-outs are, what its type tells."""
+    timed_out = isinstance(error, TimeoutError | RedisTimeoutError)
+    return str(error).strip() or ("no answer in time" if timed_out else type(error).__name__)
 
 
 def _hint(error: Exception) -> str:

@@ -80,8 +80,6 @@ def _with_members(
     having = [
         place.id
         for place in places
-        if read_members(
-            snapshot, place.placed, b"", CELLS_MAX, hides, count=False
-        ).scores_and_members
+        if read_members(snapshot, place.placed, b"", CELLS_MAX, hides).scores_and_members
     ]
     return snapshot.newest_lsn, having

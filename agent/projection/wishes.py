@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 
 from agent.projection.follower import Follower
 from agent.projection.place import PlaceId
+from agent.projection.rebuilds import Rebuilds
 
 
 class Wishes:
     """Boards and windows to be filled anew; members and keys of windows to be written anew.
 
     boards: those that are still to be begun with.
+    rebuilds: those that somebody wants to see the end of.
 
     Args:
         wake: called when there is a wish. All of this is on the event loop.
@@ -20,6 +22,7 @@ class Wishes:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.boards: set[str] = set()
+        self.rebuilds = Rebuilds()
         self._wake = wake
         self._windows: set[PlaceId] = set()
         self._members: dict[PlaceId, set[bytes]] = {}
@@ -69,6 +72,7 @@ class Wishes:
         if self.boards or self._windows:
             boards, windows = sorted(self.boards), sorted(self._windows)
             await follower.repair(boards, windows)
+            self.rebuilds.begin(boards, follower.places)
             self.boards.difference_update(boards)
             self._windows.difference_update(windows)
         if self._sweep:

@@ -162,13 +162,17 @@ def define(api: Api, name: str, dry_run: bool, **options: Any) -> None:
 def reset(api: Api, name: str, dry_run: bool, **options: Any) -> None:
     """Start the board NAME anew in every region, with a new definition if one is given.
 
-    What was counted so far is no longer shown.
+    What was counted so far is no longer shown. Windows that are closed and not certified by then
+    get no final.
     """
     definition = _definition(**options)
     path = f"/v1/boards/{segment(name)}/reset"
     if dry_run:
         planned = api.send("POST", path, definition, {"preview": "true"})
-        what = "start anew, and its scores would no longer be shown"
+        what = (
+            "start anew, and its scores would no longer be shown; windows that are closed and not"
+            " certified by then get no final"
+        )
         _would(api, name, what, _changes(planned))
         return
     answer = api.send("POST", path, definition)
@@ -331,8 +335,30 @@ def _changed(answer: dict[str, Any], dry_run: bool) -> str:
 
 
 def _changes(answer: dict[str, Any]) -> tuple[str, ...]:
-    """What a definition changes, a line for each field."""
-    return tuple(
-        f"  {its['field']}: {json.dumps(its['before'])} -> {json.dumps(its['after'])}"
-        for its in answer.get("changes", ())
-    )
+    """What a definition changes, a line for each field, and for each window."""
+    lines: list[str] = []
+    for its in answer.get("changes", ()):
+        if its["field"] == "windows":
+            lines += _window_changes(its["before"], its["after"])
+        else:
+            lines.append(
+                f"  {its['field']}: {json.dumps(its['before'])} -> {json.dumps(its['after'])}"
+            )
+    return tuple(lines)
+
+
+def _window_changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    """What becomes of each window, and their order where nothing else is changed."""
+    was, will = ({its["name"]: its for its in windows} for windows in (before, after))
+    lines = [f"  window {name}: taken away" for name in was if name not in will]
+    for name, its in will.items():
+        if name not in was:
+            lines.append(f"  window {name}: added")
+        lines += [
+            f"  window {name}: {field} {json.dumps(was[name].get(field))} -> {json.dumps(value)}"
+            for field, value in its.items()
+            if name in was and was[name].get(field) != value
+        ]
+    if not lines:
+        lines.append(f"  windows: {', '.join(was)} -> {', '.join(will)}")
+    return lines

@@ -38,7 +38,8 @@ def certify(
     if api.as_json:
         api.show(answer, str)
     else:
-        for sentence in answer["says"]:
+        refused = answer.get("refuses") is not None
+        for sentence in answer["says"][:1] if refused else answer["says"]:  # how far it is
             click.echo(plain(sentence))
         show_table(_agents(answer))
         click.echo(_end(answer))

@@ -34,6 +34,9 @@ def _head(answer: dict[str, Any]) -> str:
     where = f"{plain(answer['member'])} on {answer['board']}, {answer['window']}"
     if not answer["ranked"]:
         return f"{where}: not ranked: {answer['why'] or redis['problem']}"
+    if answer["score"] is None:
+        rank = f"rank {redis['rank']} of {redis['total']}"
+        return f"{where}: {rank} in Redis, and no entry of it in the agent's file"
     reached = f", reached {answer['reached_at']}" if answer["reached_at"] else ""
     return f"{where}: score {answer['score']}, rank {redis['rank']} of {redis['total']}{reached}"
 
@@ -89,5 +92,5 @@ def _lines(answer: dict[str, Any]) -> list[str]:
             f"Redis holds {held} at lsn {redis['lsn']} (the file: {answer['lsn']}): {said}"
         )
     if answer["open_at"]:
-        lines.append(f"still taken by: {', '.join(answer['open_at'])}")
+        lines.append(f"agents that still take entries for it: {', '.join(answer['open_at'])}")
     return lines

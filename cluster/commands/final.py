@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from cluster.commands.call import (
     table,
 )
 
+PUBLIC_KEY = re.compile("[0-9a-fA-F]{64}")
 generation_option = click.option(
     "--generation", type=click.IntRange(0), help="Of the board. Default: the present one."
 )
@@ -130,7 +132,9 @@ def _export(
 
     try:
         offset, headers = _go_on(output, wanted)
-        if offset is not None:
+        if offset is None:
+            _check_newest(api, path, query, output, headers)
+        else:
             query = {**query, "format": "jsonl", "offset": offset}
             with output.open("ab") as file:
                 api.download(path, query, headers, file.write)
@@ -153,11 +157,22 @@ def _go_on(output: Path, wanted: dict[str, Any]) -> tuple[int | None, dict[str, 
     if found is None:
         output.write_bytes(b"")
         return 0, {}
+    headers = {"If-Match": f'"{found.header.hash}"'}
     if found.complete:
-        return None, {}
+        return None, headers
     with output.open("r+b") as file:
         file.truncate(found.size)
-    return found.rows, {"If-Match": f'"{found.header.hash}"'}
+    return found.rows, headers
+
+
+def _check_newest(
+    api: Api, path: str, query: dict[str, Any], output: Path, headers: dict[str, str]
+) -> None:
+    """Check that a whole file has the final that is asked for, and not one before it."""
+    told = api.get(path, **query, limit=1)["certificate"]
+    if headers["If-Match"] != f'"{told["hash"]}"':
+        why = f"it has another final than the one in force, which is version {told['version']}"
+        raise _wrong(api.as_json, output, why, "give another file")
 
 
 def _verified(path: Path, key: str | None, *, as_json: bool) -> dict[str, Any]:
@@ -167,11 +182,14 @@ def _verified(path: Path, key: str | None, *, as_json: bool) -> dict[str, Any]:
     try:
         found = verify(path)
     except FinalFileError as error:
-        hint = "it was changed, or is not whole: export it again"
+        hint = "it was changed, or is not whole: export to another file"
         raise _wrong(as_json, path, str(error), hint) from None
     except OSError as error:
         raise _wrong(as_json, path, error.strerror or str(error), "") from None
     header, end = found.header, found.end
+    if key is not None and not PUBLIC_KEY.fullmatch(key.strip()):
+        hint = "GET /v1/ring/keys has them as 'public_key'"
+        raise _wrong(as_json, path, "--key: a public key has 64 hexadecimal digits", hint)
     if key is not None and key.strip().lower() != end.public_key:
         text = f"it is signed with the key {end.key}, not with the one of --key"
         hint = "the ring's secret was rotated since, or somebody else has signed it"
@@ -212,19 +230,17 @@ def _certificate(answer: dict[str, Any]) -> list[str]:
     said = answer["certificate"]
     agents = said["agents"] if isinstance(said["agents"], list) else [f"{said['agents']} agents"]
     where = f"{answer['board']} {answer['window']}"
+    anew = said["mode"] == "override" and not said["without"]
     lines = [
         f"{where}: certified, version {said['version']}, {some(answer['total'], 'member')}",
         f"hash {said['hash']}",
-        f"{said['mode']}: agreed by {', '.join(map(plain, agents))}",
+        f"{'made anew' if anew else said['mode']}: agreed by {', '.join(map(plain, agents))}",
     ]
     if said["mode"] == "override":
-        without = ", ".join(map(plain, said["without"])) or "nobody"
+        without = ", without " + ", ".join(map(plain, said["without"])) if said["without"] else ""
         why = f": {plain(said['reason'])}" if said["reason"] else ""
-        lines.append(f"begun at {said['began_at']} by {plain(said['by'])}, without {without}{why}")
-    lines += [
-        f"version {older['version']} was {older['hash']} ({older['mode']})"
-        for older in answer["history"]
-    ]
+        lines.append(f"begun at {said['began_at']} by {plain(said['by'])}{without}{why}")
+    lines += [_other(said["version"], its) for its in answer["history"]]
     pending = answer["pending"]
     if pending is not None:
         waits = ", ".join(map(plain, pending["waits_for"]))
@@ -234,6 +250,15 @@ def _certificate(answer: dict[str, Any]) -> list[str]:
     if answer["late"]:
         lines.append(f"{some(answer['late'], 'live score')} differ by now: 'tallyring final late'")
     return lines
+
+
+def _other(shown: int, its: dict[str, Any]) -> str:
+    """What is to be said about another certified version than the one shown."""
+    version = its["version"]
+    how = (
+        "in force is" if version > shown else "before it was" if version < shown else "beside it is"
+    )
+    return f"{how} version {version}: {its['hash']} ({its['mode']})"
 
 
 def _rows(answer: dict[str, Any]) -> Table:

@@ -15,7 +15,9 @@ from cluster.commands.call import Api, CommandError, api_options, lag, plain, se
 NUMBERS = {"ignore_unknown_options": True}
 
 
-@click.command(context_settings=NUMBERS, short_help="Add AMOUNT to MEMBER on a 'sum' BOARD.")
+@click.command(
+    context_settings=NUMBERS, short_help="Add AMOUNT to MEMBER on a 'sum' or 'trend' BOARD."
+)
 @click.argument("board")
 @click.argument("member")
 @click.argument("amount", type=int)
@@ -119,15 +121,27 @@ def _follow(api: Api, board: str, path: str, query: dict[str, Any]) -> None:
 @click.argument("member")
 @WINDOW
 @click.option("--neighbors", default=2, show_default=True, type=click.IntRange(0, 100))
+@click.option("--previous", is_flag=True, help="Also its rank in the window before.")
 @api_options
-def rank(api: Api, board: str, member: str, window: str | None, neighbors: int) -> None:
+def rank(
+    api: Api, board: str, member: str, window: str | None, neighbors: int, previous: bool
+) -> None:
     """Show MEMBER's rank on BOARD, and who stands around it."""
     path = f"/v1/boards/{segment(board)}/entries/{segment(member)}"
-    answer = api.get(path, window=window, neighbors=neighbors)
+    answer = api.get(
+        path, window=window, neighbors=neighbors, previous="true" if previous else None
+    )
     title = (
         f"{plain(member)} is {answer['rank']} of {answer['total']} on {_of_window(board, answer)}"
         f" (top {answer['top_percent']:.4g} %)"
     )
+    if previous:
+        before = answer["previous"]
+        title += (
+            ", not ranked in the window before"
+            if before is None
+            else f", {before['rank']} of {before['total']} in {before['window']}"
+        )
     around = [line for line in answer["neighbors"] if line["member"] != member]
     lines = sorted([*around, answer], key=lambda line: int(line["rank"]))
     api.show(answer, lambda: _ranked(lines, title))

@@ -146,6 +146,9 @@ def counter(client: redis.Redis, name: str) -> int:
 
 def main(arguments: list[str]) -> int:
     """Answer one question from the command line; returns the exit code."""
+    if len(arguments) < 3:
+        print(__doc__, file=sys.stderr)
+        return 2
     port, what, *rest = arguments
     answer: Any
     with redis.Redis(port=int(port), decode_responses=True) as client:

@@ -199,6 +199,21 @@ async def test_the_rank_in_the_window_before(api: Api) -> None:
     }
     assert (found["rank"], found["total"], found["top_percent"]) == (1, 2, 50.0)
     assert (await read(api, "/v1/boards/cup/entries/c?previous=true"))["previous"] is None
+    absent = await api.get("/v1/boards/cup/entries/b?previous=true")
+    assert (absent.status, absent.code, absent.body["total"]) == (404, "not_ranked", 2)
+    assert absent.body["previous"] == {
+        "window": "day:2026-11-30",
+        "rank": 1,
+        "score": 7,
+        "total": 2,
+    }
+    assert "previous" not in (await api.get("/v1/boards/cup/entries/b")).body
+    alone = {"board": "cup", "member": "b"}
+    reads = [{**alone, "previous": True}, alone, {"board": "cup", "member": "a", "previous": True}]
+    several = (await api.post("/v1/ranks", {"reads": reads})).body["reads"]
+    assert several[0]["previous"] == absent.body["previous"]
+    assert (several[1]["code"], several[1]["total"]) == ("not_ranked", 2)
+    assert several[2]["previous"] == found["previous"]
     assert (await read(api, "/v1/boards/cup/entries/a?window=all&previous=true"))[
         "previous"
     ] is None

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
 from agent.boards.definition import Definition, check
 from agent.boards.entry import Entry
-from agent.boards.final_rows import FinalRow
-from agent.boards.finals import Certificate, Final, OverrideFinal, Shelve, final_of
+from agent.boards.finals import Shelve
 from agent.boards.tally import Group
 from agent.boards.windows import WindowSpec
-from agent.certifying.copies import Copies
 from agent.commit import CommitQueue
 from agent.crdt.slot import Kind
 from agent.crdt.space import MARKS_SPACE
-from agent.operation import Define, Drop, Erase, LiftBan, Reset, SetBan, Write
-from agent.store.finals import Held, held_of, rows_of
-from agent.store.snapshot import SqliteSnapshot
+from agent.operation import Define, Drop, Erase, SetBan, Write
+from tests.integration.certifying_rig import (
+    CLOSED,
+    certified,
+    final,
+    overridden,
+    rows,
+    same_state_of,
+    scores,
+    shown,
+    space_of,
+    with_cup,
+)
 from tests.integration.gossip_rig import Agent, until
 from tests.integration.keeping_rig import (
     DAY,
@@ -29,88 +35,12 @@ from tests.integration.keeping_rig import (
     MINUTE,
     NAMES,
     NOON,
-    Ring,
     lacks,
     put_back,
     ring_of,
     same_state,
     writes_alone,
 )
-
-CLOSED = NOON + DAY
-CUP = check(
-    Definition(rule="best", ties="first", windows=(WindowSpec("all"), WindowSpec("day", keep="2d")))
-)
-
-
-def scores(board: str = "cup", at_ms: int = NOON, **by_member: int) -> Write:
-    """Results of some members, all at once."""
-    entries = [Entry(name, score=score, at=at_ms) for name, score in by_member.items()]
-    return Write((Group(board, entries, range(len(entries))),))
-
-
-async def with_cup(ring: Ring) -> None:
-    """A board of results with days."""
-    await ring.agents["a"].do(Define("cup", CUP))
-    await ring.all(lambda agent: agent.queue.state.catalog.find("cup"))
-
-
-def space_of(agent: Agent, board: str = "cup") -> bytes:
-    """The space of the day's window."""
-    its = agent.queue.state.catalog.board(board)
-    return its.place(its.resolve(DAY_ID, NOON)).space
-
-
-async def final(agent: Agent, board: str = "cup") -> Final:
-    space = space_of(agent, board)
-    return await agent.readers.read(lambda found: final_of(found.slots_of(MARKS_SPACE, space)))
-
-
-async def rows(agent: Agent, board: str = "cup", version: int | None = None) -> list[FinalRow]:
-    """The rows of a certificate as they are here; empty while they are not."""
-    space = space_of(agent, board)
-
-    def read(found: SqliteSnapshot) -> list[FinalRow]:
-        its = final_of(found.slots_of(MARKS_SPACE, space))
-        told = its.in_force
-        if version is not None:
-            of_version = [c for _, c in its.certificates.values() if c.version == version]
-            told = of_version[0] if of_version else None
-        held = {each.hash for each in held_of(found, space)}
-        return list(rows_of(found, space, told.hash)) if told and told.hash in held else []
-
-    return await agent.readers.read(read)
-
-
-async def certified(ring: Ring, board: str = "cup", version: int = 0) -> Certificate:
-    """Wait until every agent that runs has certified one version, and holds its rows."""
-
-    async def has(agent: Agent) -> bool:
-        its = await final(agent, board)
-        mine = (version, agent.name) in its.certificates
-        return mine and bool(await rows(agent, board, version))
-
-    await ring.all(has)
-    told = {(await final(agent, board)).in_force for agent in ring.agents.values()}
-    (one,) = told
-    assert one is not None
-    shown = [await rows(agent, board) for agent in ring.agents.values()]
-    assert all(each == shown[0] for each in shown)
-    assert one.hash == plain_hash(space_of(next(iter(ring.agents.values())), board), shown[0])
-    return one
-
-
-def plain_hash(space: bytes, found: list[FinalRow]) -> bytes:
-    """The hash as docs/finals.md says it is made."""
-    whole = sha256(b"tallyring final 1" + space)
-    for row in found:
-        member = row.proof if row.member is None else sha256(row.proof + row.member).digest()
-        whole.update(sha256(msgpack.packb([row.rank, row.score, row.reached_ms, member])).digest())
-    return whole.digest()
-
-
-def shown(found: list[FinalRow]) -> list[tuple[int, str | None, int]]:
-    return [(row.rank, row.member and row.member.decode(), row.score) for row in found]  # type: ignore[misc]
 
 
 async def test_every_region_certifies_the_same_final(tmp_path: Path) -> None:
@@ -167,141 +97,6 @@ async def test_nothing_is_certified_while_a_member_is_away(tmp_path: Path) -> No
         await ring.start("c")
         await certified(ring)
         assert shown(await rows(a)) == [(1, "p", 5), (2, "q", 4)]
-
-
-def same_state_of(ring: Ring, *names: str) -> bool:
-    return len({ring.agents[name].queue.state.root for name in names}) == 1
-
-
-async def overridden(ring: Ring) -> Certificate:
-    """C has taken p=5 alone and is away; A and B have certified without it."""
-    await with_cup(ring)
-    await writes_alone(ring, "c", scores(p=5))
-    await ring.agents["a"].do(scores(q=4))
-    ring.clock.ms = CLOSED
-    a = ring.agents["a"]
-    await until(lambda: a.certifier.status().waiting.get("c"))
-    await a.do(OverrideFinal(space_of(a), 1, ("c",), "the datacentre burnt", "op"))
-    told = await certified(ring, version=1)
-    assert (told.version, told.agents) == (1, ("a", "b"))
-    assert shown(await rows(a)) == [(1, "q", 4)]
-    return told
-
-
-async def test_a_region_that_comes_back_adopts_and_its_results_are_late(tmp_path: Path) -> None:
-    async with ring_of(tmp_path) as ring:
-        told = await overridden(ring)
-        await ring.start("c")
-        assert await certified(ring, version=1) == told
-        await same_state(ring)
-
-        def late(agent: Agent) -> bool:
-            its = agent.certifier.late_of(space_of(agent)).shown
-            return [(x.member, x.final_score, x.live_score) for x in its] == [(b"p", None, 5)]
-
-        await ring.all(late)
-        assert ring.agents["c"].certifier.counts.fetched == 1
-        await ring.agents["a"].do(SetBan(b"p", "cup", None, "cheat", "op"))
-
-        def nobody(agent: Agent) -> bool:
-            return not agent.certifier.late_of(space_of(agent)).shown
-
-        await ring.all(nobody)  # as after a restart
-
-
-@pytest.mark.parametrize("board", ["cup", ""])
-async def test_a_ban_that_is_lifted_later_is_listed_by_itself(tmp_path: Path, board: str) -> None:
-    async with ring_of(tmp_path) as ring:
-        await with_cup(ring)
-        a = ring.agents["a"]
-        await a.do(scores(p=5, q=4))
-        for name in (b"p", b"x"):  # the second one has no entry
-            await a.do(SetBan(name, board, None, "cheat", "op"))
-        await same_state(ring)
-        ring.clock.ms = CLOSED
-        told = await certified(ring)
-        assert shown(await rows(a)) == [(1, "q", 4)]
-        assert [held.late for held in await copies(a)] == [False]
-        await a.do(LiftBan(b"x", board, "", "op"))
-        assert [held.late for held in await copies(a)] == [False]
-        await a.do(LiftBan(b"p", board, "it was its brother", "op"))
-
-        def late(agent: Agent) -> bool:
-            its = agent.certifier.late_of(space_of(agent)).shown
-            return [(x.member, x.final_score, x.live_score) for x in its] == [(b"p", None, 5)]
-
-        await ring.all(late)
-        assert await certified(ring) == told
-        await ring.stop("b")
-        await ring.start("b")
-        await until(lambda: late(ring.agents["b"]))
-
-
-async def copies(agent: Agent) -> list[Held]:
-    return await agent.readers.read(lambda snapshot: held_of(snapshot, space_of(agent)))
-
-
-async def test_rows_are_fetched_again_also_of_a_board_that_was_reset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    get = Copies.get
-    failed: list[bytes] = []
-
-    async def fails_at_first(copies: Copies, space: bytes, told: Certificate) -> bool:
-        if len(failed) < 2:
-            failed.append(space)
-            return False
-        return await get(copies, space, told)
-
-    async with ring_of(tmp_path) as ring:
-        told = await overridden(ring)
-        space = space_of(ring.agents["a"])
-        await ring.agents["a"].do(Reset("cup", None))
-        monkeypatch.setattr(Copies, "get", fails_at_first)
-        c = await ring.start("c")
-
-        async def fetched() -> bool:
-            held = await c.readers.read(lambda found: held_of(found, space))
-            return [its.hash for its in held] == [told.hash]
-
-        await until(fetched)
-        assert failed == [space, space]
-
-
-async def test_a_revision_takes_in_what_came_late_and_keeps_the_old_one(tmp_path: Path) -> None:
-    async with ring_of(tmp_path) as ring:
-        old = await overridden(ring)
-        await ring.start("c")
-        await certified(ring, version=1)
-        b = ring.agents["b"]
-        await b.do(OverrideFinal(space_of(b), 2, (), "with c", "op"))
-        told = await certified(ring, version=2)
-        assert told.agents == NAMES
-        assert told.hash != old.hash
-        for agent in ring.agents.values():
-            assert shown(await rows(agent)) == [(1, "p", 5), (2, "q", 4)]
-            assert shown(await rows(agent, version=1)) == [(1, "q", 4)]
-
-
-async def test_what_comes_later_changes_no_row_but_the_name_of_the_erased(tmp_path: Path) -> None:
-    async with ring_of(tmp_path) as ring:
-        await with_cup(ring)
-        a = ring.agents["a"]
-        await a.do(scores(p=100, q=50, r=20))
-        ring.clock.ms = CLOSED
-        told = await certified(ring)
-        await a.do(SetBan(b"p", "cup", None, "cheat", "op"))
-        await a.do(Erase(b"q", bytes(16)))
-
-        async def nameless(agent: Agent) -> bool:
-            return [row.member for row in await rows(agent)] == [b"p", None, b"r"]
-
-        await ring.all(nameless)
-        assert await certified(ring) == told
-        for agent in ring.agents.values():
-            path = ring.folder / agent.name
-            assert agent.certifier.late_of(space_of(agent)).members == 0
-            assert path.is_dir()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -53,6 +53,12 @@ async def test_windows_and_keys_on_the_command_line() -> None:
         assert "left out" not in await says("board", "define", "w", *both)
         shown = await says("board", "define", "w", "--rule", "sum", "--dry-run")
         assert "\nday: would be left out, with their ranks" in shown
+        assert "\n  window day: taken away" in shown
+        wider = ("--window", "day,keep=9d", "--window", "all", "--window", "month")
+        shown = await says("board", "define", "w", "--rule", "sum", *wider, "--dry-run")
+        assert "\n  window month: added" in shown
+        assert '\n  window day: keep "8d" -> "9d"' in shown
+        assert "window all" not in shown
         shown = await says("board", "show", "fans")
         assert "zone Europe/Berlin, grace 10m, keep 8d" in shown
         assert "open: week:" in shown

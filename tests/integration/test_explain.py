@@ -78,6 +78,7 @@ async def test_a_best_score_with_its_tie(regions: Regions) -> None:
     await eventually(best)
     for said in await everywhere(regions, "best", "m"):
         assert said["sums"] == {"best": 30}
+        assert [part["region"] for part in said["parts"]] == ["b"]
         assert said["reached_at"] == at(seconds=-30)
         tie = said["tie"]
         ticks = tie["composite"] - 30 * 2 ** tie["b"]
@@ -115,10 +116,16 @@ async def test_likes_results_and_uniques(regions: Regions) -> None:
     for name in REGIONS:
         liked = await explained(regions, name, "likes", "m")
         assert liked["sums"] == {"actor": 2}
+        assert {part["region"] for part in liked["parts"]} <= {*REGIONS}
         assert sorted(part["name"] for part in liked["parts"]) == ["x", "y"]
         kept = await explained(regions, name, "kept", "m", DAY)
         assert (kept["score"], kept["sums"]) == (4, {"result": 4})
-        assert {part["kind"] for part in kept["parts"]} == {"result", "result taken back"}
+        its = [(part["kind"], part["region"], part["amount"]) for part in kept["parts"]]
+        assert sorted(its, key=str) == [
+            ("result", "a", 4),
+            ("result, taken back", "a", None),
+            ("taking back", "a", None),
+        ]
         seen = await explained(regions, name, "seen", "m")
         assert all(part["kind"] == "registers" for part in seen["parts"])
 

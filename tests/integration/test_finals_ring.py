@@ -99,7 +99,13 @@ def _verifies(line: Line, file: Path, key: str) -> None:
     assert "signed with the key" in answer()[1]
     code, said = answer("--key", "00" * 32)
     assert (code, "not with the one of --key" in said) == (1, True)
+    code, said = answer("--key", "abc")
+    assert (code, "64 hexadecimal digits" in said) == (1, True)
     content = file.read_bytes()
+    file.write_bytes(content[: content.rindex(b'{"rows"')])
+    assert "it ends early: the signature is not there" in answer()[1]
+    file.write_bytes(content[: content.index(b'"row":2')])
+    assert "it ends early, in line 4 of 6" in answer()[1]
     file.write_bytes(content.replace(b'"score":3', b'"score":4'))
     code, said = answer("--key", key)
     assert (code, "line 5 is not as it was signed" in said) == (1, True)
@@ -163,6 +169,7 @@ async def test_who_was_left_out_is_taken_in_again() -> None:
         await regions.set_clock(CLOSED)
         status, answer = await regions.ask("a", "GET", FINAL)
         assert (status, "it waits for b" in answer["detail"]) == (404, True)
+        assert "version 1 was begun without c;" in answer["detail"]
         assert "version 2 begins: a, b, c must agree" in await line.says("certify", "b", DAY)
         assert (await line.call("certify", "b", DAY)).exit_code == 1
         await line.says("certify", "b", DAY, "--without", "b")
@@ -212,4 +219,13 @@ async def test_an_operator_goes_on_without_a_region_that_comes_back_later(tmp_pa
         assert {its["certificate"]["hash"] for its in finals.values()} != {hash_}
         assert {tuple(rows_of(its)) for its in finals.values()} == {((1, "cy", 105), (2, "ann", 7))}
         assert finals["c"]["history"][0]["hash"] == hash_
-        assert "version 1 was" in await line.says("final", "b", DAY)
+        shown = await line.says("final", "b", DAY)
+        assert f"before it was version 1: {hash_}" in shown
+        assert "made anew: agreed by a, b, c" in shown
+        assert "in force is version 2" in await line.says("final", "b", DAY, "--version", "1")
+
+        stale = await Line(regions.ring["c"].url).call("final", "b", DAY, "--output", str(file))
+        assert (stale.exit_code, "another final than the one in force" in stale.stderr) == (1, True)
+        assert verify(file).header.version == 1, "it is as it was"
+        again = await line.says("final", "b", DAY, "--version", "1", "--output", str(file))
+        assert "version 1 (override)" in again

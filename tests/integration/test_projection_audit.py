@@ -150,4 +150,4 @@ async def test_what_can_not_be_compared_is_skipped(agent: Rig) -> None:
         assert found.count == DIFFERENCES_MAX + 49
         assert len(found.differences) == DIFFERENCES_MAX
         await agent.redis.delete(f"{BOARD}:meta")
-        assert (await compare(agent, "points")).skipped == "the window is being filled"
+        assert (await compare(agent, "points")).skipped.startswith("the window is being filled")

@@ -175,6 +175,10 @@ async def test_a_wrong_password_says_what_to_do_and_heals(
         await admin.close()
 
 
+class LostByPeer(ConnectionError):
+    """An error that says nothing."""
+
+
 def test_every_refusal_has_a_hint() -> None:
     assert "nothing to do" in explain(BusyLoadingError("Redis is loading the dataset in memory"))
     assert "min-replicas" in explain(ResponseError("NOREPLICAS Not enough good replicas to write."))
@@ -182,7 +186,8 @@ def test_every_refusal_has_a_hint() -> None:
     assert "Cluster" in explain(ResponseError("CROSSSLOT Keys in request don't hash"))
     assert "its version" in explain(ResponseError("unknown command 'EVALSHA'"))
     assert "can be reached" in explain(ConnectionRefusedError("refused"))
-    assert "can be reached" in explain(TimeoutError())
+    assert explain(TimeoutError()).startswith("TimeoutError: no answer in time (see whether")
+    assert explain(LostByPeer()).startswith("LostByPeer (see whether")
 
 
 async def test_a_failover_to_a_replica_that_lost_the_tail(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ async def background(ring: LocalRing) -> dict[str, Any]:
     return found
 
 
+async def test_what_has_no_window_is_not_filled_and_says_so(tmp_path: Path) -> None:
+    over = ["--window", "season:s1,start=2024-01-01T00:00:00Z,end=2024-02-01T00:00:00Z"]
+    async with LocalRing(("eu",), folder=tmp_path / "ring", settings=SETTINGS) as ring:
+        await call(ring, "board", "define", "laps", "--rule", "sum", *over)
+        said = (await call(ring, "rebuild", "laps")).output
+        assert said == "laps: no window has a place in Redis, so none was filled\n"
+
+
 async def test_redis_is_filled_anew_by_hand_and_mended_by_itself(tmp_path: Path) -> None:
     async with LocalRing(("eu",), folder=tmp_path / "ring", settings=SETTINGS) as ring:
         for board in ("laps", "kills"):
@@ -53,17 +62,26 @@ async def test_redis_is_filled_anew_by_hand_and_mended_by_itself(tmp_path: Path)
 
             said = json.loads((await call(ring, "rebuild", "laps", "--json")).stdout)
             assert (said["phase"], said["boards"], said["waited"]) == ("following", [], True)
+            rebuild = said["rebuild"]
+            assert (rebuild["ended"], rebuild["windows"], rebuild["members"]) == (True, 1, 5)
+            assert (rebuild["done"], rebuild["total"]) == (5, 5)
             assert await right()
             assert await redis.object("encoding", KEY) == b"listpack"
-            assert "all boards: filled anew" in (await call(ring, "rebuild")).output
+            told = (await call(ring, "rebuild", "laps", "kills")).output
+            assert re.fullmatch(
+                r"laps, kills: filled anew in \d+\.\d s: 2 windows, 10 members\n", told
+            )
+            begun = json.loads((await call(ring, "rebuild", "--no-wait", "--json")).stdout)
+            assert begun["rebuild"]["ended"] is False
+            assert ": 3 windows, 10 members" in (await call(ring, "rebuild")).output
 
             await redis.zadd(KEY, {"m0": 77, "nobody": 5})
             await until(right)
 
-        async def told() -> bool:
+        async def mended() -> bool:
             return bool((await background(ring))["repaired"] >= 2)
 
-        await until(told)
+        await until(mended)
         found = await background(ring)
         assert found["differences"] >= 2
         shown = (await call(ring, "audit", "--background")).output

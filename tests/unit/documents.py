@@ -23,6 +23,7 @@ VARYING = frozenset(
         "next",
         "position",
         "max_lag_ms",
+        "incarnation",
         "incarnations",
         "url",
         "lag_ms",
