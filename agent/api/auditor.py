@@ -222,12 +222,13 @@ class Auditor:
 
     async def _sums(self, report: Report) -> None:
         report.step, report.progress = "sums", 1 / 3
-        found = await self._repairer.recount()
-        wrong = wrong_sums(found)
         left: dict[tuple[str, str, str], tuple[str, str]] = {}
-        if report.wish.repair and found:
-            await self._repairer.correct(found)
-            left = wrong_sums(await self._repairer.recount())
+        if report.wish.repair:
+            found = await self._repairer.recount_and_correct()
+            left = wrong_sums(await self._repairer.recount()) if found else left
+        else:
+            found = await self._repairer.recount()
+        wrong = wrong_sums(found)
         for (board, member, slot), (kept, counted) in wrong.items():
             if report.wish.boards and board not in report.wish.boards:
                 continue

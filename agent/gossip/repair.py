@@ -62,6 +62,7 @@ class Repairer:
         self._stopping = threading.Event()
         self._recount_at: float | None = None  # of the loop's clock, as all times here
         self._recounted_at = float("-inf")
+        self._recounting = asyncio.Lock()
         self._waits: dict[str, tuple[float, float]] = {}  # diverged peer -> (not before, next wait)
         self._last_peer = ""
         ranges.repaired = self.recount_soon
@@ -115,7 +116,7 @@ class Repairer:
             await self._pass(diverged, fast=True)
             self.recount_soon()
         if self._due():
-            await self._recount_and_correct()
+            await self.recount_and_correct()
 
     def _due(self) -> bool:
         """Whether a recount is."""
@@ -233,12 +234,26 @@ class Repairer:
         self.counts.recounts += 1
         return found
 
-    async def correct(self, found: Recount) -> None:
-        """Put wrong sums right.
+    async def recount_and_correct(self) -> Recount:
+        """Add up all sums anew, and put those right that were wrong; returns these.
+
+        What a sum lacks is added to it, so that what is written meanwhile stays: two of these at
+        once would both add it, and wait for each other instead.
 
         Raises:
+            StoreError: the file can't be read, or the agent is stopping.
             Refused, Indefinite: the change was not stored.
         """
+        async with self._recounting:
+            self._recounted_at = asyncio.get_running_loop().time()
+            self._recount_at = self._recounted_at + self._settings.recount_s
+            found = await self.recount()
+            for cell in found.damaged:
+                self._peers.found_damage(cell.row.key)
+            await self._correct(found)
+        return found
+
+    async def _correct(self, found: Recount) -> None:
         for wrong in found.sums[:LOGGED_MAX]:
             log.error("a bucket's sum is wrong", **wrong._asdict())
         for total in found.totals[:LOGGED_MAX]:
@@ -251,11 +266,3 @@ class Repairer:
         if found:
             await self._peers.queue.submit(Mend(correction=found.correction()))
             self.counts.sums += len(found.sums) + len(found.totals)
-
-    async def _recount_and_correct(self) -> None:
-        self._recounted_at = asyncio.get_running_loop().time()
-        self._recount_at = self._recounted_at + self._settings.recount_s
-        found = await self.recount()
-        for cell in found.damaged:
-            self._peers.found_damage(cell.row.key)
-        await self.correct(found)

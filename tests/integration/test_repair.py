@@ -132,6 +132,19 @@ async def test_damage_to_a_running_agent_is_mended(damage: str, tmp_path: Path) 
             assert await agent.total("only-eu") == 1000
 
 
+async def test_two_recounts_at_once_put_a_sum_right_once(tmp_path: Path) -> None:
+    """An operator's audit may come while the agent adds up by itself."""
+    async with ring(tmp_path, ("eu",)) as agents:
+        await fill(tmp_path, agents)
+        repairer = agents["eu"].repairer
+        for number in range(5):
+            wrong = "UPDATE buckets SET print = print + 5, cells = cells + 1 WHERE id = ?"
+            assert edit(file_of(tmp_path, "eu"), wrong, 17 + number) == 1
+            found = await asyncio.gather(*(repairer.recount_and_correct() for _ in range(4)))
+            assert sum(bool(each) for each in found) == 1
+            assert not await repairer.recount()
+
+
 async def test_damage_to_a_stopped_agent_is_mended(tmp_path: Path) -> None:
     async with ring(tmp_path) as agents:
         await fill(tmp_path, agents)
