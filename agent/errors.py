@@ -294,3 +294,10 @@ class ExchangeRefused(TallyringError):
         self.detail = detail
         self.about = about
         self.proven = proven
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says; of one without a text, as most time-outs are, what its type tells."""
+    name = type(error).__name__
+    timed_out = name.endswith("TimeoutError")  # also those of libraries, which are no TimeoutError
+    return str(error).strip() or ("no answer in time" if timed_out else name)

@@ -32,6 +32,8 @@ COUNTERS_AT_ONCE = 500
 SINGLES_MAX = 25  # members of each board that are also asked for one by one
 SHOWN_MAX = 20  # differences kept as text; all are counted
 GONE_EVERY = 5  # of so many windows that are kept no longer, one is also asked for over HTTP
+FILLED_S = 30.0  # for a window to be filled
+FILLING_POLL_S = 0.05
 GONE_S = 20.0  # within which the agents have removed them from Redis
 SUBJECTS = {"all": "whole boards", "day": "days", "week": "weeks", "month": "months"}
 GONE, COUNTERS = "windows kept no longer", "counters"
@@ -362,15 +364,20 @@ async def read_sorted_set(redis: Redis, key: str, *, low: bool) -> list[tuple[by
 
 
 async def fetch(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
-    """An agent's answer.
+    """An agent's answer; asked for again while the window is being filled, for half a minute.
 
     Raises:
         aiohttp.ClientError: the agent can't be reached, or refuses to answer.
     """
-    async with session.get(url) as response:
-        response.raise_for_status()
-        document: dict[str, Any] = await response.json()
-        return document
+    until = asyncio.get_running_loop().time() + FILLED_S
+    while True:
+        async with session.get(url) as response:
+            document: dict[str, Any] = await response.json()
+            filling = response.status == 503 and document.get("code") == "rebuilding"
+            if not filling or asyncio.get_running_loop().time() > until:
+                response.raise_for_status()
+                return document
+        await asyncio.sleep(FILLING_POLL_S)
 
 
 async def _find(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:

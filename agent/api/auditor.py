@@ -27,7 +27,7 @@ from agent.api.audit_report import (
 )
 from agent.boards.catalog import Board, Placed
 from agent.crdt.cell import Key, Row
-from agent.errors import ExchangeRefused, TallyringError, Unavailable
+from agent.errors import ExchangeRefused, TallyringError, Unavailable, words_of
 from agent.gossip.link import Link
 from agent.gossip.mending import named
 from agent.gossip.peers import Peers
@@ -37,7 +37,6 @@ from agent.gossip.walk import Walk
 from agent.projection.audit import Comparison, compare_window
 from agent.projection.connection import RankClient
 from agent.projection.projector import Projector
-from agent.projection.trouble import words_of
 from agent.store.readers import Readers
 from agent.store.scrub import Findings, Pair
 from agent.store.snapshot import SqliteSnapshot

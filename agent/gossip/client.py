@@ -9,7 +9,7 @@ from http import HTTPStatus
 import aiohttp
 
 from agent.config import GossipSection
-from agent.errors import ExchangeRefused
+from agent.errors import ExchangeRefused, words_of
 from agent.exchange import Reply, Sender
 from agent.gossip import proof, wire
 from agent.gossip.calls import unpack_confirmation
@@ -87,7 +87,7 @@ class Client:
         # ValueError: an address that no resolver takes, say `http://eu..example`. It came from a
         # peer by way of the ring, so it must not end this agent.
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise ExchangeRefused("unreachable", _words_of(error)) from error
+            raise ExchangeRefused("unreachable", _why(error)) from error
         link.bytes_received += len(body)
         if not proven:
             _raise_refusal(link, status, body)
@@ -147,14 +147,11 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _words_of(error: Exception) -> str:
+def _why(error: Exception) -> str:
     """Why somebody can't be reached, without what the library adds (`ssl:default`, always)."""
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
-    words = getattr(error, "strerror", None) or str(error)
-    if not words and isinstance(error, TimeoutError):
-        return "no answer in time"
-    return words or type(error).__name__
+    return getattr(error, "strerror", None) or words_of(error)
 
 
 def _raise_refusal(link: Link, status: int, body: bytes) -> None:

@@ -25,14 +25,13 @@ from typing import TypeVar
 import structlog
 from redis.exceptions import RedisError
 
-from agent.errors import StoreError
+from agent.errors import StoreError, words_of
 from agent.projection.audit import Comparison, Sampling, compare_window
 from agent.projection.connection import RankClient
 from agent.projection.keys import AS_OF, MOVING_FIELDS, TENURE, meta_of, texts
 from agent.projection.place import Clock, Place, PlaceId
 from agent.projection.projector import Projector
 from agent.projection.source import TOTAL_MEMBERS_MAX
-from agent.projection.trouble import words_of
 from agent.state import State
 from agent.store.readers import Readers
 

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from agent.boards.catalog import Placed
 from agent.boards.scale import Scale
 from agent.config import Config
-from agent.errors import Unavailable
+from agent.errors import Unavailable, words_of
 from agent.projection.connection import RankClient
 from agent.projection.keys import (
     AS_OF,
@@ -34,7 +34,6 @@ from agent.projection.keys import (
 from agent.projection.scripts import AMONG, RANKS, Script
 from agent.projection.scripts import Part as Argument
 from agent.projection.together import Together
-from agent.projection.trouble import words_of
 from agent.store.readers import Readers
 from agent.store.snapshot import SqliteSnapshot
 

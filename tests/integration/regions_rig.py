@@ -27,7 +27,7 @@ from agent.store.lock import DATABASE
 from cluster.chaos import disks
 from cluster.expected import BoardSpec, ranked
 from cluster.local_ring import LocalRing
-from tests.integration.fault_rig import answer, eventually
+from tests.integration.fault_rig import answer, eventually, succeeding
 from tests.integration.membership_rig import all_met, metric
 
 REGIONS = ("a", "b", "c")
@@ -84,9 +84,7 @@ class Regions:
 
     async def send(self, name: str, method: str, where: str, body: Any = None) -> dict[str, Any]:
         """The document of an answer that must be a success."""
-        status, document = await self.ask(name, method, where, body)
-        assert status < 300, document
-        return document
+        return await succeeding(method, lambda: self.ask(name, method, where, body))
 
     async def write(self, name: str, board: str, **entry: Any) -> dict[str, Any]:
         """Write an entry; what the answer says of it."""

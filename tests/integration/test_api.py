@@ -71,6 +71,7 @@ async def test_names_survive_the_path(api: Api) -> None:
 # --- entries and ranks -------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_single_entry_and_its_rank(api: Api) -> None:
     await api.define("laps", rule="best", order="low")
     answer = await api.post(

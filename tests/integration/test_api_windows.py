@@ -159,6 +159,7 @@ async def test_unknown_windows(api: Api) -> None:
     assert await scores(api, "b", "all") == {}
 
 
+@pytest.mark.usefixtures("patient")
 async def test_ranks_of_a_write_are_those_of_a_window(api: Api) -> None:
     await api.define("b", rule="sum", windows=WINDOWS)
     await written(api, "b", member="old", add=100, at="2026-11-01T00:00:00Z")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
@@ -14,8 +13,8 @@ from cluster.checker import check_everything
 from cluster.expected import BoardSpec, Entry, Expectation
 from cluster.local_agent import LocalAgent
 from cluster.local_ring import LocalRing
+from tests.integration.fault_rig import add, define, eventually, send
 
-POLL_S = 0.02
 HANG_S = 0.5  # an agent that does not answer for so long hangs
 # What a proxy refuses is looked for again soon; nothing else is changed.
 SETTINGS = {"gossip": {"backoff_max_s": 0.5, "interval_s": 0.2}}
@@ -28,49 +27,9 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield opened
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a condition; the suite's time limit ends a wait in vain."""
-    while not await holds():  # noqa: ASYNC110 -- a remote agent has no event to wait for
-        await asyncio.sleep(POLL_S)
-
-
-async def send(
-    session: aiohttp.ClientSession, agent: LocalAgent, method: str, path: str, body: Any = None
-) -> dict[str, Any]:
-    async with session.request(method, agent.url + path, json=body) as response:
-        answer: dict[str, Any] = await response.json()
-        assert response.status < 300, answer
-        return answer
-
-
-async def define(session: aiohttp.ClientSession, ring: LocalRing, *specs: BoardSpec) -> None:
-    """Define boards at the first agent and wait until all know and serve them."""
-    agents = list(ring.agents.values())
-    for spec in specs:
-        await send(session, agents[0], "PUT", f"/v1/boards/{spec.name}", spec.document())
-    for agent in agents:
-
-        async def known(agent: LocalAgent = agent) -> bool:
-            answer = await send(session, agent, "GET", "/v1/boards?limit=1000")
-            if not {s.name for s in specs} <= {board["board"] for board in answer["boards"]}:
-                return False
-            for spec in specs:  # a board that was just defined is refused until it is in Redis
-                async with session.get(f"{agent.url}/v1/boards/{spec.name}/entries") as page:
-                    if page.status == 503:
-                        return False
-            return True
-
-        await eventually(known)
-
-
 async def board_of(session: aiohttp.ClientSession, agent: LocalAgent) -> dict[str, int]:
     page = await send(session, agent, "GET", "/v1/boards/b/entries?limit=1000")
     return {line["member"]: line["score"] for line in page["entries"]}
-
-
-async def add(session: aiohttp.ClientSession, agent: LocalAgent, member: str, amount: int) -> None:
-    body = {"member": member, "add": amount}
-    await send(session, agent, "POST", "/v1/boards/b/entries", body)
 
 
 async def shows(
