@@ -32,7 +32,7 @@ from cluster.local_agent import LocalAgent, free_port, has_loopback_addresses
 from cluster.proxy import Proxy
 
 ROOT = Path(__file__).resolve().parents[1]  # agents are started from here: `python -m agent`
-READY_S = 30.0
+READY_S = 60.0
 STOP_S = 15.0
 POLL_S = 0.05
 

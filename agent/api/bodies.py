@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import StreamReader, web
 from aiohttp.client_exceptions import ClientPayloadError
 from aiohttp.http_exceptions import HttpProcessingError
+from msgspec import inspect
 
 from agent.errors import EntryError, Malformed, TooLarge, Unavailable, UnsupportedMedia
 from agent.limits import ARRIVING_FREE_BYTES, BODY_TIME_S
@@ -37,6 +38,7 @@ class Decoder(Generic[Body]):
     """Decodes one type of body from JSON and from msgpack."""
 
     def __init__(self, body: type[Body]) -> None:
+        self._body = body
         self._json: Callable[[bytes], Body] = msgspec.json.Decoder(body).decode
         self._msgpack: Callable[[bytes], Body] = msgspec.msgpack.Decoder(body).decode
 
@@ -58,11 +60,11 @@ class Decoder(Generic[Body]):
         try:
             return self._json(data) if media is JSON else self._msgpack(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            refuse(error)
+            refuse(error, self._body)
 
 
-def refuse(error: Exception) -> NoReturn:
-    """Turn a decoding error into the refusal that names the field."""
+def refuse(error: Exception, body: Any) -> NoReturn:
+    """Turn an error of decoding a type of body into the refusal that names the field."""
     if isinstance(error, RecursionError):
         raise Malformed("the body is nested too deeply") from None
     text = str(error)
@@ -76,7 +78,28 @@ def refuse(error: Exception) -> NoReturn:
     detail = field + (what if what.startswith("JSON") else what[:1].lower() + what[1:])
     at = _IN_BATCH.match(path)
     errors = (EntryError(int(at[1]), "malformed", detail[:300]),) if at else ()
-    raise Malformed(detail, errors=errors) from None
+    known = _fields_at(body, path) if what.startswith("Object contains unknown field") else ()
+    hint = f"known here: {', '.join(known)}" if known else ""
+    raise Malformed(detail, hint=hint, errors=errors) from None
+
+
+def _fields_at(body: Any, path: str) -> tuple[str, ...]:
+    """The fields that an object of a type has at a path, such as `entries[0].score`."""
+    found: inspect.Type = inspect.type_info(body)
+    for part in filter(None, re.split(r"\.|(?=\[)", path)):
+        its = _structs_of(found)
+        if part.startswith("["):
+            found = getattr(found, "item_type", getattr(found, "value_type", found))
+        elif its is not None:
+            found = next((each.type for each in its.fields if each.encode_name == part), found)
+    its = _structs_of(found)
+    return () if its is None else tuple(each.encode_name for each in its.fields)
+
+
+def _structs_of(type_: inspect.Type) -> inspect.StructType | None:
+    """The type itself, or the first of a union, that is an object with fields."""
+    options = type_.types if isinstance(type_, inspect.UnionType) else (type_,)
+    return next((each for each in options if isinstance(each, inspect.StructType)), None)
 
 
 def path_of(error: Exception) -> str:

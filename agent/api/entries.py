@@ -179,7 +179,9 @@ def _one_or_many(data: bytes, media: str) -> Entry | EntryBatch:
     try:
         return _entry.parse(data, media)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as as_single:
-        refuse(as_single if path_of(as_single) and not path_of(as_batch) else as_batch)
+        if path_of(as_single) and not path_of(as_batch):
+            refuse(as_single, Entry)
+        refuse(as_batch, EntryBatch)
 
 
 def _take_key(entry: Entry, key: str) -> None:

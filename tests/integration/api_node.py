@@ -131,7 +131,7 @@ class Api:
         assert answer.status == 200, answer
         return answer
 
-    async def until(self, ready: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+    async def until(self, ready: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
         """Wait for a condition."""
         async with asyncio.timeout(timeout_s):
             while not await ready():  # noqa: ASYNC110 -- the condition is another process's
@@ -291,7 +291,7 @@ async def page(api: Api, board: str, query: str = "") -> Any:
     """A page that includes everything that is stored so far, also what peers wrote."""
     state, text = api.queue.state, dict(parse_qsl(query)).get("window")
     window = window_of(api.services, state, state.catalog.board(board), text).window.id
-    assert await api.services.projector.wait_for(board, window, 5.0, lsn=state.lsn)
+    assert await api.services.projector.wait_for(board, window, 60.0, lsn=state.lsn)
     answer = await api.get(f"/v1/boards/{board}/entries?{query}")
     assert answer.status == 200, answer
     return answer.body

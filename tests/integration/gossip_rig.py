@@ -235,7 +235,7 @@ async def _serve(app: web.Application) -> tuple[web.AppRunner, str]:
     return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
-async def until(check: Callable[[], object], timeout_s: float = 20.0) -> None:
+async def until(check: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Wait until a check (or what it awaits) is true."""
     async with asyncio.timeout(timeout_s):
         while True:

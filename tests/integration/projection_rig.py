@@ -79,7 +79,7 @@ def config_of(
     )
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
     """Wait for a condition; fails when it does not come."""
     async with asyncio.timeout(timeout_s):
         while not await condition():  # noqa: ASYNC110 -- what others change has no event

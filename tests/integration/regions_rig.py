@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "keeping": {"interval_s": 0.2},
 }
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)  # a Monday
-HOLDS_S = 30.0
+HOLDS_S = 60.0
 
 Shown: TypeAlias = dict[str, dict[str, dict[str, int]]]
 """What boards show: board -> window id -> member -> score."""

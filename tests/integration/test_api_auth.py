@@ -113,7 +113,7 @@ async def test_the_manual_clock_moves_forward_only(api: Api) -> None:
     body = {"rule": "latest", "ties": "member"}
     await call(api, "boss", "PUT", "/v1/boards/timed", body)
     await call(api, "boss", "POST", "/v1/boards/timed/entries", {"member": "m", "score": 1})
-    assert await api.services.projector.wait_for("timed", "all", 5.0, lsn=api.queue.state.lsn)
+    assert await api.services.projector.wait_for("timed", "all", 60.0, lsn=api.queue.state.lsn)
     shown = await call(api, "boss", "GET", "/v1/boards/timed/entries/m")
     assert shown.body["reached_at"] == "2024-01-01T00:00:00.000Z"
     ahead = {"member": "m", "score": 1, "at": "2024-01-01T00:01:01Z"}

@@ -22,7 +22,7 @@ from agent.limits import TIME_MS_MAX
 from tests.integration.api_node import Api, is_ready, running_api
 
 EVENING = time_ms("2026-11-30T23:59:00Z", TIME_MS_MAX)
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -115,9 +115,12 @@ async def test_a_pull_that_was_killed_goes_on_where_it_was(session: aiohttp.Clie
         await ring.start("z")
         await complete(session, ring)
         assert await rows_changed(session, joiner) <= joiner.cells - had + 100
-        now = await contact(session, joiner, "a")
-        assert now is not None
-        assert (now["rows_left"], now["rows_per_s"]) == (0, 0)
+
+        async def rests() -> bool:
+            now = await contact(session, joiner, "a")
+            return now is not None and (now["rows_left"], now["rows_per_s"]) == (0, 0)
+
+        await eventually(rests)
         async with session.get(f"{joiner.url}/metrics") as response:
             metrics = await response.text()
         assert 'tallyring_peer_rows_left{peer="a"} 0.0' in metrics

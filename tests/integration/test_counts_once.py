@@ -38,7 +38,7 @@ async def retries(regions: Regions, board: str, counted_at: str, score: int, **e
     """
     for name in regions.running:
         said = await regions.write(name, board, **entry)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while said["counted_at"] != counted_at:
                 assert said["duplicate"], name
                 said = await regions.write(name, board, **entry)

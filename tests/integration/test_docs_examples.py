@@ -24,7 +24,7 @@ from cluster.local_agent import free_port
 from cluster.local_ring import LocalRing
 from tests.unit.documents import ROOT, differences, fences, page, rows, sections, ticked
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 POLL_S = 0.05
 JSON = {"Content-Type": "application/json"}
 # (board, definition, member -> score): every way in which a composite is made

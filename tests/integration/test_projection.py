@@ -248,9 +248,9 @@ async def test_wait_for_tells_what_is_projected(agent: Rig) -> None:
     async with agent.projecting():
         agent.add("counters", {"a": 1})
         state = agent.committer.state
-        assert await agent.projector.wait_for("counters", "all", 10, lsn=state.lsn)
+        assert await agent.projector.wait_for("counters", "all", 60, lsn=state.lsn)
         stamp = (state.inc, state.seq)
-        assert await agent.projector.wait_for("counters", "all", 10, stamp=stamp)
+        assert await agent.projector.wait_for("counters", "all", 60, stamp=stamp)
         assert not await agent.projector.wait_for("counters", "all", 0.01, lsn=state.lsn + 1)
         assert not await agent.projector.wait_for("counters", "all", 0.01, stamp=(state.inc, 99))
         assert not await agent.projector.wait_for("nothing", "all", 0.01, lsn=0)

@@ -145,7 +145,7 @@ async def test_a_sliding_window_is_never_served_by_halves_and_says_what_it_inclu
             assert not await agent.projector.wait_for("points", "last:3d", 0.05, lsn=lsn)
             assert agent.projector.repair("points")  # not before its time, but when it is asked for
             await agent.serving(scores | {"p0": 2}, window="last:3d")
-            assert await agent.projector.wait_for("points", "last:3d", 10, lsn=lsn)
+            assert await agent.projector.wait_for("points", "last:3d", 60, lsn=lsn)
 
 
 async def test_a_window_slides_though_nothing_is_written(agent: Rig) -> None:

@@ -67,7 +67,7 @@ async def test_without_another_region_it_is_stored_and_said_not_to_be_confirmed(
 ) -> None:
     async with LocalRing(("a", "b"), links=True, settings=SHORT) as ring:
         status = 0
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while status != 200:  # the two have met
                 path = "/v1/counters/first?ack=replicated"
                 status, _ = await post(session, ring["a"], path, {"by": 1})

@@ -119,6 +119,27 @@ def test_decoding_errors_name_the_field(body: bytes, detail: str, index: int | N
     assert [error.index for error in caught.value.errors] == ([] if index is None else [index])
 
 
+class Nested(msgspec.Struct, forbid_unknown_fields=True):
+    items: list[Items]
+    by_name: dict[str, Items | None] = {}
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "hint"),
+    [
+        (Items, {"entires": []}, "known here: entries"),
+        (Items, {"entries": [{"member": "m", "ad": 1}]}, "known here: member, add"),
+        (Nested, {"items": [{"entries": [{"member": "m"}, {"name": "m"}]}]}, "member, add"),
+        (Nested, {"items": [], "by_name": {"x": {"entry": []}}}, "known here: entries"),
+        (Nested, {"items": [], "by_names": {}}, "known here: items, by_name"),
+    ],
+)
+def test_an_unknown_field_is_told_which_ones_are_known(type_: Any, body: Any, hint: str) -> None:
+    with pytest.raises(Malformed, match="unknown field") as caught:
+        Decoder(type_).decode(msgspec.json.encode(body), JSON)
+    assert caught.value.hint.endswith(hint)
+
+
 def test_too_many_items_are_too_large() -> None:
     many = {"entries": [{"member": "m"}] * 4}
     for media, encode in ((JSON, msgspec.json.encode), (MSGPACK, msgspec.msgpack.encode)):
