@@ -68,11 +68,12 @@ async def equal(folder: Path, agents: dict[str, Agent]) -> None:
     def same() -> bool:
         held = [cells(file_of(folder, name)) for name in agents]
         kept = [sums(file_of(folder, name)) for name in agents]
+        if any(each != held[0] for each in held) or any(each != kept[0] for each in kept):
+            return False
         root = 0
         for key, value in held[0].items():
             root ^= fingerprint((*key, *value, 0, 0))
-        alike = all(each == held[0] for each in held) and all(each == kept[0] for each in kept)
-        return alike and kept[0][0] == root
+        return kept[0][0] == root
 
     await until(same, PATIENCE_S)
 
