@@ -24,7 +24,6 @@ FOUR = BoardSpec(
     ),
 )
 FACTOR = Aim(2.5, at_least=False)
-LARGE_PART = 10  # the large boards here have this part of the other groups' large one
 
 
 async def windows(world: World) -> list[Figure]:
@@ -58,7 +57,7 @@ async def windows(world: World) -> list[Figure]:
             aim=None,
         ),
     ]
-    population = world.scale.population // LARGE_PART
+    population = world.scale.population
     await _fill(world, population)
     figures.append(
         await _compare(
