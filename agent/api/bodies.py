@@ -87,16 +87,16 @@ def _fields_at(body: Any, path: str) -> tuple[str, ...]:
     """The fields that an object of a type has at a path, such as `entries[0].score`."""
     found: inspect.Type = inspect.type_info(body)
     for part in filter(None, re.split(r"\.|(?=\[)", path)):
-        its = _structs_of(found)
+        its = _struct_of(found)
         if part.startswith("["):
             found = getattr(found, "item_type", getattr(found, "value_type", found))
         elif its is not None:
             found = next((each.type for each in its.fields if each.encode_name == part), found)
-    its = _structs_of(found)
+    its = _struct_of(found)
     return () if its is None else tuple(each.encode_name for each in its.fields)
 
 
-def _structs_of(type_: inspect.Type) -> inspect.StructType | None:
+def _struct_of(type_: inspect.Type) -> inspect.StructType | None:
     """The type itself, or the first of a union, that is an object with fields."""
     options = type_.types if isinstance(type_, inspect.UnionType) else (type_,)
     return next((each for each in options if isinstance(each, inspect.StructType)), None)
