@@ -38,6 +38,7 @@ from agent.store.sqlite import SqliteStore
 
 SECRET = b"the secret of a test's ring"
 POLL_S = 0.005  # a loop that never rests would starve the readers' threads
+TAKEN_TURNS = 5  # of the event loop, in which a server has taken a connection
 
 
 def now_ms() -> int:
@@ -185,7 +186,7 @@ async def running(
             for task in tasks:
                 task.cancel()
     finally:
-        await runner.cleanup()
+        await _close(runner)
         await client.close()
         await queue.stop()
         for each in (readers, scrubbing, housekeeping, store):
@@ -233,6 +234,16 @@ async def _serve(app: web.Application) -> tuple[web.AppRunner, str]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+async def _close(runner: web.AppRunner) -> None:
+    """End a server, and a connection that it was just about to take."""
+    server = runner.server
+    await runner.cleanup()
+    for _ in range(TAKEN_TURNS):
+        await asyncio.sleep(0)
+    if server is not None:
+        await server.shutdown(0)
 
 
 async def until(check: Callable[[], object], timeout_s: float = 60.0) -> None:
