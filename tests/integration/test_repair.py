@@ -272,7 +272,7 @@ async def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
             tasks.create_task(compare(eu, "us", told))
             tasks.create_task(compare(us, "eu", told))
             number = 0
-            while number < 150 or min(pages.values()) < 10:
+            while number < 150 or min(pages.values()) <= 10:
                 await eu.add(f"m{number % 50}", 1)
                 await us.add(f"m{number % 50}", 1)
                 number += 1
